@@ -1,0 +1,54 @@
+// Sums by a fixed tree, so that threads and instruction set never change a bit: blocks of 1024 (zero padded) summed
+// by halving in float64, then the same over the block sums (grace_dl/kernels/reference/reduce.py).
+#pragma once
+
+#include <cstddef>
+
+#include "parallel.hpp"
+
+namespace grace {
+namespace GRACE_ISA {
+
+constexpr std::size_t tree_block = 1024;
+
+// Sum of y[0..width) by halving, width a power of two; y is overwritten.
+static inline double halve(double* y, std::size_t width) {
+    while (width > 1) {
+        width /= 2;
+        for (std::size_t i = 0; i < width; ++i) y[i] += y[i + width];
+    }
+    return y[0];
+}
+
+// The same for `n` <= width values f(0..n), padded with zeros.
+template <std::size_t width, class F>
+static inline double tree(std::size_t n, F f) {
+    alignas(64) double y[width / 2];
+    constexpr std::size_t half = width / 2;
+    if (n == width) {
+        for (std::size_t i = 0; i < half; ++i) y[i] = f(i) + f(i + half);
+    } else {
+        std::size_t both = n > half ? n - half : 0, low = n < half ? n : half;
+        for (std::size_t i = 0; i < both; ++i) y[i] = f(i) + f(i + half);
+        for (std::size_t i = both; i < low; ++i) y[i] = f(i) + 0.0;
+        for (std::size_t i = low; i < half; ++i) y[i] = 0.0;
+    }
+    return halve(y, half);
+}
+
+// The sum of an array of block sums (overwritten).
+static inline double tree_sum(double* sums, std::size_t n) {
+    while (n > 1) {
+        std::size_t blocks = (n + tree_block - 1) / tree_block;
+        for (std::size_t b = 0; b < blocks; ++b) {
+            std::size_t m = n - b * tree_block < tree_block ? n - b * tree_block : tree_block;
+            const double* y = sums + b * tree_block;
+            sums[b] = tree<tree_block>(m, [=](std::size_t i) { return y[i]; });
+        }
+        n = blocks;
+    }
+    return n ? sums[0] : 0.0;
+}
+
+}  // namespace GRACE_ISA
+}  // namespace grace

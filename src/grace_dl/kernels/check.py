@@ -1,0 +1,35 @@
+"""Argument checks that every backend shares; they stand between peers' bytes and raw memory."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..errors import PayloadError, UnsupportedError
+
+
+def payload_part(part: Tensor, dtype: torch.dtype, numel: int) -> None:
+    """Raise unless `part` is a contiguous tensor of this dtype and length."""
+    if part.dtype is not dtype or part.numel() != numel or not part.is_contiguous():
+        raise PayloadError(
+            f"a payload part has {part.numel()} elements of {part.dtype} "
+            f"({'contiguous' if part.is_contiguous() else 'strided'}), but {numel} contiguous elements of {dtype} "
+            "were expected: the peer uses another method, other settings or another tensor size."
+        )
+
+
+def working(x: Tensor) -> None:
+    """Raise unless `x` is contiguous float32 or float64."""
+    if x.dtype not in (torch.float32, torch.float64) or not x.is_contiguous():
+        raise UnsupportedError(
+            f"a kernel was given a {'contiguous' if x.is_contiguous() else 'strided'} tensor of {x.dtype}; "
+            "kernels take contiguous float32 or float64: call .float().contiguous() first."
+        )
+
+
+def broken(what: str) -> PayloadError:
+    """The error for a payload whose sizes are right but whose contents do not decode."""
+    return PayloadError(
+        f"a payload does not decode: {what}. It was damaged on the way, or the peer runs another method or version; "
+        "check that all ranks use the same settings and release."
+    )

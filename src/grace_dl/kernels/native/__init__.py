@@ -1,0 +1,10 @@
+"""The compiled CPU kernels: thin wrappers that check arguments and pass addresses to `grace_dl._native`.
+
+What is not compiled, or not for a given dtype or device, is served by the reference kernels.
+"""
+
+from __future__ import annotations
+
+from ..reference import *
+from .dense import *
+from .sparse import *

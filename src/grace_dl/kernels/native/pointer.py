@@ -1,0 +1,50 @@
+"""Checked addresses: what stands between a tensor and a raw pointer.
+
+Reading attributes of a tensor costs a tenth of a microsecond; converting it in the binding costs several.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ... import _native
+from ...errors import UnsupportedError
+from ..check import payload_part
+
+__all__ = ["address", "native_dtype", "part_address", "source", "threads"]
+
+_WIDE = {torch.float32: False, torch.float64: True}
+threads = torch.get_num_threads
+
+
+def native_dtype(x: Tensor) -> bool | None:
+    """False for float32, True for float64, None where the compiled kernels do not serve `x`."""
+    return _WIDE.get(x.dtype) if x.is_cpu else None
+
+
+def address(x: Tensor, dtype: torch.dtype, numel: int) -> int:
+    """The address of a contiguous CPU tensor of this dtype and length; anything else raises."""
+    if x.dtype is not dtype or x.numel() != numel or not x.is_cpu or not x.is_contiguous():
+        raise UnsupportedError(
+            f"a kernel was given {x.numel()} elements of {x.dtype} on {x.device} "
+            f"({'contiguous' if x.is_contiguous() else 'strided'}), where {numel} contiguous elements of {dtype} "
+            "on the CPU belong; all tensors of one call must match."
+        )
+    return x.data_ptr()
+
+
+def part_address(part: Tensor, dtype: torch.dtype, numel: int) -> int:
+    """The address of a payload tensor; a wrong dtype or length raises `PayloadError`."""
+    payload_part(part, dtype, numel)
+    return address(part, dtype, numel)
+
+
+def source(x: Tensor, g: Tensor | None, n: int) -> tuple[int, int]:
+    """Addresses of the two tensors an encoder reads; 0 stands for no second one."""
+    return address(x, x.dtype, n), 0 if g is None else address(g, x.dtype, n)
+
+
+def instruction_set() -> str:
+    """The instruction set in use."""
+    return _native.isa()

@@ -1,0 +1,43 @@
+"""Counter-based randomness: the draw of element i is a pure function of a 64-bit word and i.
+
+Two rounds of a 32-bit integer hash with full avalanche (the `lowbias32` constants of Wellons, "Prospecting for hash
+functions"); no state, no generator, so that any backend computes any element alone.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["draws", "uniforms"]
+
+_MASK = 0xFFFFFFFF
+
+
+def _mix(h: Tensor) -> Tensor:
+    h = h ^ (h >> 16)
+    h = (h * 0x7FEB352D) & _MASK
+    h = h ^ (h >> 15)
+    h = _mul(h, 0x846CA68B)
+    return h ^ (h >> 16)
+
+
+def _mul(h: Tensor, factor: int) -> Tensor:
+    # A product of two 32-bit numbers may pass 2^63; its low 32 bits come from two halves that do not.
+    low = (h & 0xFFFF) * factor
+    high = (((h >> 16) * (factor & 0xFFFF)) & 0xFFFF) << 16
+    return (low + high) & _MASK
+
+
+def draws(word: int, index: Tensor) -> Tensor:
+    """32 random bits (in int64) for each element index (int64)."""
+    low, high = word & _MASK, word >> 32
+    h = _mix(((index & _MASK) + low) & _MASK)
+    upper = _mul(index >> 32, 0x9E3779B9)
+    return _mix(h ^ high ^ upper)
+
+
+def uniforms(word: int, n: int, like: Tensor, begin: int = 0) -> Tensor:
+    """Uniform numbers in [0, 1) for elements begin..begin+n, in the dtype of `like`."""
+    index = torch.arange(begin, begin + n, dtype=torch.int64, device=like.device)
+    return (draws(word, index) >> 8).to(like.dtype) * 2.0**-24

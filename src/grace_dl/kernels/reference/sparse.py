@@ -1,0 +1,296 @@
+"""Selecting elements and adding them back: top-k, threshold, random-k, DGC, AdaQ; plain torch, the oracle.
+
+Magnitudes are compared as the integers their bits are: the order is the same as of the floats, ties are exact,
+and a NaN sorts above all else instead of disappearing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...errors import PayloadError
+from .indices import decode_indices, encode_indices, index_bytes, pack_flags, unpack_flags
+from .randomness import draw
+from .reduce import tree_sum
+
+__all__ = [
+    "Sampling",
+    "adaq_add",
+    "adaq_encode",
+    "dgc_correct_",
+    "dgc_encode",
+    "dgc_undo_",
+    "narrow_values",
+    "randomk_add",
+    "randomk_encode",
+    "randomk_indices",
+    "sparse_add",
+    "sparse_zero_",
+    "square_sum",
+    "threshold_encode",
+    "topk_encode",
+]
+
+
+class Sampling(NamedTuple):
+    """How DGC finds its threshold: which elements it looks at, and how it adapts."""
+
+    rank: int
+    """The threshold is the `rank`-th largest magnitude of the sample."""
+    samples: int
+    start: int
+    stride: int
+    """Element `start + j * stride` is looked at; with stride 0, elements drawn from `word`."""
+    word: int
+    lower: float
+    upper: float
+    iterations: int
+    resample: bool
+
+
+def formed(x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool) -> Tensor:
+    """beta * x + gamma * g, in `x` itself where the residual will be left there."""
+    if g is None:
+        return x
+    v = x * beta + g * gamma
+    return x.copy_(v) if ef else v
+
+
+def magnitudes(v: Tensor) -> Tensor:
+    """The bits of |v| as integers, which sort as |v| does."""
+    if v.dtype == torch.float64:
+        return v.view(torch.int64) & 0x7FFFFFFFFFFFFFFF
+    return v.view(torch.int32) & 0x7FFFFFFF
+
+
+def largest(keys: Tensor, k: int) -> Tensor:
+    """Sorted positions of the `k` largest keys; of equal ones, the lowest positions."""
+    if k >= keys.numel():
+        return torch.arange(keys.numel(), device=keys.device)
+    if k == 0:
+        return torch.empty(0, dtype=torch.int64, device=keys.device)
+    least = torch.topk(keys, k, sorted=False).values.min()
+    above = keys > least
+    ties = (keys == least).nonzero().view(-1)
+    above[ties[: k - int(above.sum())]] = True
+    return above.nonzero().view(-1)
+
+
+def narrow_values(v: Tensor, out: Tensor) -> None:
+    """Cast to `out`'s dtype; what is finite stays finite, so a large value saturates."""
+    out.copy_(v)
+    if out.dtype in (torch.float16, torch.bfloat16):
+        top = torch.finfo(out.dtype).max
+        spilled = out.isinf() & v.isfinite()
+        out.masked_fill_(spilled & (v > 0), top).masked_fill_(spilled & (v < 0), -top)
+
+
+def _emit(v: Tensor, chosen: Tensor, ef: bool, k: int, values: Tensor, index: Tensor) -> None:
+    """Write values and coded indices of the chosen elements, padded to `k`; under `ef` take them out of v."""
+    count = chosen.numel()
+    sent = v[chosen]
+    narrow_values(sent, values[:count])
+    values[count:] = 0
+    encode_indices(chosen, v.numel(), k, index)
+    if ef:
+        v[chosen] = sent - values[:count].to(v.dtype)
+
+
+def topk_encode(
+    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, k: int, values: Tensor, index: Tensor
+) -> None:
+    """The `k` largest magnitudes; of equal ones the lowest indices."""
+    v = formed(x, g, beta, gamma, ef)
+    _emit(v, largest(magnitudes(v), k), ef, k, values, index)
+
+
+def threshold_encode(
+    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, threshold: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """All elements with |v| >= threshold, as values of `dtype` and coded indices; maybe none."""
+    v = formed(x, g, beta, gamma, ef)
+    chosen = (v.abs() >= threshold).nonzero().view(-1)
+    k = chosen.numel()
+    values = torch.empty(k, dtype=dtype, device=v.device)
+    index = torch.empty(index_bytes(v.numel(), k), dtype=torch.uint8, device=v.device)
+    _emit(v, chosen, ef, k, values, index)
+    return values, index
+
+
+def sparse_add(
+    out: Tensor, values: Tensor, index: Tensor, alpha: float = 1.0, count: int | None = None
+) -> None:
+    """`out += alpha * decoded`; every index is checked before the first element is touched."""
+    count = values.numel() if count is None else count
+    chosen = decode_indices(index, out.numel(), values.numel(), count)
+    if bool((values[count:] != 0).any()):
+        raise PayloadError(f"values behind the {count} announced ones are not zero; a peer sent a broken payload.")
+    out[chosen] += values[:count].to(out.dtype) * alpha
+
+
+def sparse_zero_(out: Tensor, index: Tensor, k: int, count: int | None = None) -> None:
+    """Zero the elements that a coded index array names."""
+    out[decode_indices(index, out.numel(), k, count)] = 0
+
+
+# Random-k ---------------------------------------------------------------------------------------------
+
+
+def randomk_indices(d: int, k: int, word: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+    """One index in each of `k` strata that cut 0..d evenly, and the sizes of the strata."""
+    edges = torch.arange(k + 1, device=device) * d // k
+    sizes = edges[1:] - edges[:-1]
+    return edges[:-1] + (draw(word, torch.arange(k, device=device)) * sizes >> 32), sizes
+
+
+def randomk_encode(
+    x: Tensor,
+    g: Tensor | None,
+    beta: float,
+    gamma: float,
+    ef: bool,
+    word: int,
+    scaled: bool,
+    values: Tensor,
+) -> None:
+    """The values at the drawn indices, times their stratum's size where `scaled`."""
+    v = formed(x, g, beta, gamma, ef)
+    chosen, sizes = randomk_indices(v.numel(), values.numel(), word, v.device)
+    sent = v[chosen]
+    values.copy_(sent * sizes.to(v.dtype) if scaled else sent)
+    if ef:
+        v[chosen] = sent - values
+
+
+def randomk_add(out: Tensor, values: Tensor, word: int, alpha: float = 1.0) -> None:
+    """`out += alpha * values` at the drawn indices."""
+    chosen, _ = randomk_indices(out.numel(), values.numel(), word, out.device)
+    out[chosen] += values * alpha
+
+
+# Deep gradient compression ----------------------------------------------------------------------------
+
+
+def dgc_encode(
+    x: Tensor,
+    g: Tensor | None,
+    beta: float,
+    gamma: float,
+    ef: bool,
+    k: int,
+    sampling: Sampling,
+    values: Tensor,
+    index: Tensor,
+    count: Tensor,
+) -> None:
+    """At most `k` elements above a threshold estimated from a sample (Lin 2018, section 4 and its code)."""
+    v = formed(x, g, beta, gamma, ef)
+    keys = magnitudes(v)
+    chosen = largest(keys, k) if sampling.samples >= v.numel() else _sampled(v, keys, k, sampling)
+    count.fill_(chosen.numel())
+    _emit(v, chosen, ef, k, values, index)
+
+
+def _sampled(v: Tensor, keys: Tensor, k: int, s: Sampling) -> Tensor:
+    places = torch.arange(s.samples, device=v.device)
+    places = s.start + places * s.stride if s.stride else draw(s.word, places) * v.numel() >> 32
+    threshold = torch.topk(v.abs()[places], s.rank, sorted=False).values.min()
+    for _ in range(s.iterations):
+        hits = int((keys >= magnitudes(threshold)).sum())
+        if hits < s.lower * k:
+            threshold = threshold * s.lower
+        elif hits > s.upper * k and not s.resample:
+            threshold = threshold * s.upper
+        else:
+            break
+    hit = (keys >= magnitudes(threshold)).nonzero().view(-1)
+    return hit[largest(keys[hit], k)]
+
+
+def dgc_correct_(m: Tensor, v: Tensor, g: Tensor, mu: float, nesterov: bool, scale: float = 1.0) -> None:
+    """Momentum correction of the clipped gradient scale * g (Lin 2018, equations 4 and 5)."""
+    g = g * scale
+    if nesterov:
+        m.add_(g).mul_(mu)
+        v.add_(m).add_(g)
+    else:
+        m.mul_(mu).add_(g)
+        v.add_(m)
+
+
+def dgc_undo_(m: Tensor, v: Tensor, g: Tensor, mu: float, nesterov: bool, scale: float = 1.0) -> None:
+    """Take `dgc_correct_` back, to rounding. With mu = 0 the old momentum has no influence and becomes 0."""
+    g = g * scale
+    v.sub_(m)
+    if nesterov:
+        v.sub_(g)
+    if mu == 0:
+        m.zero_()
+    elif nesterov:
+        m.div_(mu).sub_(g)
+    else:
+        m.sub_(g).div_(mu)
+
+
+def square_sum(x: Tensor) -> float:
+    """The sum of squares in float64, the same bits on every backend."""
+    return float(tree_sum(x.double() * x.double()))
+
+
+# AdaQ -------------------------------------------------------------------------------------------------
+
+
+def share(ratio: float, n: int) -> int:
+    """ratio * n rounded half up, at least 1 of any."""
+    return max(1, math.floor(ratio * n + 0.5)) if n else 0
+
+
+def adaq_encode(
+    x: Tensor,
+    g: Tensor | None,
+    beta: float,
+    gamma: float,
+    ef: bool,
+    ratio: float,
+    slots: int,
+    means: Tensor,
+    counts: Tensor,
+    index: Tensor,
+    signs: Tensor,
+) -> None:
+    """The largest share of the positive and of the negative elements, each as its mean (Dryden 2016, section 3)."""
+    v = formed(x, g, beta, gamma, ef)
+    keys = magnitudes(v)
+    sides = []
+    for side, of_side in enumerate((v > 0, v < 0)):
+        members = of_side.nonzero().view(-1)
+        chosen = members[largest(keys[members], share(ratio, members.numel()))]
+        sides.append(chosen)
+        counts[side] = chosen.numel()
+        means[side] = (tree_sum(v[chosen].double()) / chosen.numel()).to(v.dtype) if chosen.numel() else 0.0
+    merged, order = torch.cat(sides).sort()
+    negative = order >= sides[0].numel()
+    encode_indices(merged, v.numel(), slots, index)
+    pack_flags(negative.to(torch.uint8), signs)
+    if ef:
+        v[merged] -= means[negative.to(torch.int64)]
+
+
+def adaq_add(
+    out: Tensor, means: Tensor, counts: Tensor, index: Tensor, signs: Tensor, slots: int, alpha: float = 1.0
+) -> None:
+    """`out += alpha * decoded`, once counts, means, signs and indices are found to agree."""
+    positive, negative = (int(n) for n in counts.tolist())
+    if min(positive, negative) < 0 or positive + negative > slots:
+        raise PayloadError(f"{positive} and {negative} elements are announced where {slots} have room.")
+    if not bool(means.isfinite().all()):
+        raise PayloadError(f"the means {means.tolist()} are not finite; a peer sent a broken payload.")
+    side = unpack_flags(signs, positive + negative)
+    if int(side.sum(dtype=torch.int64)) != negative:
+        raise PayloadError(f"the signs do not mark the {negative} announced negative elements.")
+    chosen = decode_indices(index, out.numel(), slots, positive + negative)
+    out[chosen] += means[side.to(torch.int64)].to(out.dtype) * alpha
