@@ -1,0 +1,1 @@
+"""Communicators: how the payloads of all ranks meet."""

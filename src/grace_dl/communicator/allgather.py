@@ -1,0 +1,193 @@
+"""Every rank gets every rank's payload: goes with every one-round method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generator, Sequence
+
+import torch
+from torch import Tensor
+
+from ..compressor.base import Payload, work_dtype
+from ..errors import PayloadError, PeerError
+from ..pipeline.bucket import Bucket
+from ..pipeline.exchange import Program
+from ..pipeline.frame import FAILED, NONFINITE, UNUSED, USED, FixedFrame, check_flags, pack, unpack
+from ..pipeline.request import Gather, Request, Verdict
+from .base import Communicator, Plan
+from .ledger import Ledger, finite
+
+
+@dataclass(slots=True)
+class Frames:
+    """Fixed frames of one bucket: what is sent, what is received, and views of both."""
+
+    send: Tensor
+    receive: Tensor
+    flags: Tensor
+    payloads: list[Payload]
+    peers: list[tuple[Tensor, list[Payload]]]
+
+
+class Allgather(Communicator):
+    """Gathers the payloads of all ranks on each; traffic grows with the number of ranks."""
+
+    kind = "allgather"
+
+    @property
+    def channels(self) -> int:
+        return 1 if self.compressor.spec(1, torch.float32) is not None else 2
+
+    def exchange(self, bucket: Bucket) -> Program:
+        plan = self._plan(bucket)
+        ledger = Ledger()
+        try:
+            if plan.layout is None:
+                flags, payloads = yield from self._varying_round(bucket, plan, ledger)
+            else:
+                flags, payloads = yield from self._fixed_round(bucket, plan, ledger)
+            verdict = [_joint(flags, place) for place in range(len(bucket.segments))]
+            commit = yield Verdict(
+                NONFINITE not in verdict and FAILED not in verdict, ledger.errors or _peer_errors(flags)
+            )
+        except BaseException:
+            ledger.abort()
+            raise
+        for place, (segment, flag) in enumerate(zip(bucket.segments, verdict)):
+            ledger.settle(place, commit and flag == USED)
+            if commit and flag == USED:
+                self._stepped(segment.name)
+            if not self._conclude_flagged(segment, flag):
+                self._decode(bucket, plan, place, ledger, [peer[place] for peer in payloads])
+
+    def _decode(
+        self, bucket: Bucket, plan: Plan, place: int, ledger: Ledger, payloads: Sequence[Payload]
+    ) -> None:
+        segment = bucket.segments[place]
+        out = self._output(segment)
+        if plan.dense[place]:
+            out = out.view(-1)
+            out.copy_(payloads[0][0])
+            for payload in payloads[1:]:
+                out.add_(payload[0])
+            if len(payloads) > 1:
+                out.div_(len(payloads))
+            self.memory.after_dense_(out, segment.name)
+        else:
+            self.compressor.combine_(out, payloads, ledger.pending(place).ctx)
+        self._store(segment, out)
+
+    def _begin(self, bucket: Bucket, plan: Plan, place: int, ledger: Ledger, out: Payload | None) -> int:
+        segment = bucket.segments[place]
+        if plan.dense[place]:
+            if out is not None:
+                out[0].copy_(self._input(segment).reshape(-1))
+            return (USED if segment.used else UNUSED) if finite(segment.flat) else NONFINITE
+        key = self.key(segment.name)
+        return ledger.begin(
+            place, self.memory, self.compressor, self._input(segment), key, out, segment.used
+        )
+
+    # Frames of known size -----------------------------------------------------------------------------
+
+    def _lay_out(self, bucket: Bucket, dense: Sequence[bool]) -> Frames | None:
+        specs = [self._spec(segment, d) for segment, d in zip(bucket.segments, dense)]
+        if any(spec is None for spec in specs):
+            return None
+        frame = FixedFrame([spec for spec in specs if spec is not None])
+        size = self.transport.size
+        send = torch.zeros(frame.nbytes, dtype=torch.uint8, device=bucket.device)
+        receive = torch.empty(size * frame.nbytes, dtype=torch.uint8, device=bucket.device)
+        parts = receive.split(frame.nbytes)
+        return Frames(
+            send, receive, frame.flags(send), frame.payloads(send), [(frame.flags(p), frame.payloads(p)) for p in parts]
+        )
+
+    def _fixed_round(
+        self, bucket: Bucket, plan: Plan, ledger: Ledger
+    ) -> Generator[Request | Verdict, Any, tuple[list[list[int]], list[list[Payload]]]]:
+        frames: Frames = plan.layout
+        mine = [
+            self._begin(bucket, plan, place, ledger, out) for place, out in enumerate(frames.payloads)
+        ]
+        frames.flags.copy_(torch.tensor(mine, dtype=torch.uint8))
+        yield self._meet(frames.receive, frames.send)
+        flags = [peer.tolist() for peer, _ in frames.peers]
+        for rank, of_rank in enumerate(flags):
+            check_flags(of_rank, rank)
+        return flags, [payloads for _, payloads in frames.peers]
+
+    def _meet(self, receive: Tensor, send: Tensor) -> Request:
+        return Gather(receive, send)
+
+    # Frames whose size depends on the data: lengths travel first --------------------------------------
+
+    def _varying_round(
+        self, bucket: Bucket, plan: Plan, ledger: Ledger
+    ) -> Generator[Request | Verdict, Any, tuple[list[list[int]], list[list[Payload]]]]:
+        mine: list[int] = []
+        outs: list[Payload | None] = []
+        for place, segment in enumerate(bucket.segments):
+            raw = [torch.empty_like(segment.flat)] if plan.dense[place] else None
+            flag = self._begin(bucket, plan, place, ledger, raw)
+            sent = flag in (USED, UNUSED)
+            mine.append(flag)
+            outs.append((raw or ledger.pending(place).payload) if sent else None)
+        frame = pack(mine, outs, bucket.device)
+        size = self.transport.size
+        lengths = torch.empty(size, dtype=torch.int64, device=bucket.device)
+        yield self._meet(lengths, torch.tensor([frame.numel()], dtype=torch.int64, device=bucket.device))
+        limit = 8 * bucket.nbytes + 65536 * len(bucket.segments)
+        longest = max(lengths.tolist())
+        for rank, length in enumerate(lengths.tolist()):
+            if not 0 < length <= max(limit, frame.numel()):
+                raise PayloadError(
+                    f"rank {rank} announces {length} bytes for {bucket.nbytes} bytes of gradients: broken bytes, or a "
+                    "compressor that makes tensors far larger."
+                )
+        padded = torch.zeros(longest, dtype=torch.uint8, device=bucket.device)
+        padded[: frame.numel()] = frame
+        receive = torch.empty(size * longest, dtype=torch.uint8, device=bucket.device)
+        yield self._meet(receive, padded)
+        flags, payloads = [], []
+        for rank, (part, length) in enumerate(zip(receive.split(longest), lengths.tolist())):
+            of_rank, payload = unpack(part[:length], len(bucket.segments), rank)
+            check_flags(of_rank, rank)
+            flags.append(of_rank)
+            payloads.append(payload)
+        self._check_dense(bucket, plan, flags, payloads)
+        return flags, payloads
+
+    @staticmethod
+    def _check_dense(
+        bucket: Bucket, plan: Plan, flags: list[list[int]], payloads: list[list[Payload]]
+    ) -> None:
+        for rank, (of_rank, payload) in enumerate(zip(flags, payloads)):
+            for place, segment in enumerate(bucket.segments):
+                if not plan.dense[place] or of_rank[place] in (NONFINITE, FAILED):
+                    continue
+                parts = payload[place]
+                if len(parts) != 1 or parts[0].dtype != bucket.dtype or parts[0].numel() != segment.flat.numel():
+                    raise PayloadError(
+                        f"rank {rank} sent something else than {segment.flat.numel()} {bucket.dtype} for {segment.name!r}."
+                    )
+
+
+def _joint(flags: list[list[int]], place: int) -> int:
+    """The flag of a segment over all ranks: the worst."""
+    return max(of_rank[place] for of_rank in flags)
+
+
+def _peer_errors(flags: list[list[int]]) -> list[Exception]:
+    failed = [rank for rank, of_rank in enumerate(flags) if FAILED in of_rank]
+    if not failed:
+        return []
+    return [
+        PeerError(
+            f"rank {failed[0]} could not compress its gradients and says why in its own log; the step was given up "
+            "on every rank."
+        )
+    ]
+
+
+__all__ = ["Allgather"]

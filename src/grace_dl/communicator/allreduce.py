@@ -1,0 +1,244 @@
+"""Payloads are summed on the way: traffic stays under twice the payload at any number of ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generator, Sequence
+
+import torch
+from torch import Tensor
+
+from ..compressor.base import work_dtype, working
+from ..errors import ConfigError, PeerError
+from ..memory.base import Pending
+from ..memory.none import NoneMemory
+from ..pipeline.bucket import Bucket, Segment
+from ..pipeline.exchange import Program
+from ..pipeline.frame import FAILED, NONFINITE, UNUSED, USED, SumFrame
+from ..pipeline.request import Request, Sum, Verdict
+from ..transport import Transport
+from .base import Communicator
+from .ledger import Ledger, finite
+
+
+@dataclass(slots=True)
+class Summed:
+    """The frame of one bucket, and views of it; `coded` payloads first, `dense` ones after them."""
+
+    frame: Tensor
+    payloads: list[Tensor]
+    flags: Tensor
+
+
+class Allreduce(Communicator):
+    """Sums payloads over ranks; for methods whose payloads add up."""
+
+    kind = "allreduce"
+
+    @property
+    def channels(self) -> int:
+        return self.memory.rounds_per_step(self.compressor) if self.compressor.multi_round else 1
+
+    @property
+    def transport(self) -> Transport:
+        return super().transport
+
+    @transport.setter
+    def transport(self, transport: Transport) -> None:
+        Communicator.transport.fset(self, transport)  # type: ignore[attr-defined]
+        if hasattr(self.compressor, "workers"):
+            self.compressor.workers = transport.size
+
+    @property
+    def _stateless(self) -> bool:
+        return self.compressor.flat and isinstance(self.memory, NoneMemory)
+
+    def exchange(self, bucket: Bucket) -> Program:
+        if self._stateless and bucket.flat is not None:
+            return self._whole(bucket, bucket.flat)
+        if self.compressor.multi_round:
+            return self._several(bucket)
+        return self._one(bucket)
+
+    # A whole bucket at once: no state, no flags; what is not finite stays so in a sum -------------------
+
+    def _whole(self, bucket: Bucket, flat: Tensor) -> Program:
+        self._plan(bucket)
+        for segment in bucket.segments:
+            owed = self._carried.get(segment.name)
+            if owed is not None:
+                segment.flat.add_(owed.to(segment.flat.dtype))
+        x = flat if self.compressor.lossless else working(flat)
+        payload, ctx = self.compressor.encode(x, self.key(bucket.segments[0].name))
+        yield Sum(payload[0])
+        yield Verdict()
+        if payload[0].data_ptr() != x.data_ptr():
+            x.zero_()
+            self.compressor.accumulate_(x, payload, ctx)
+        self.compressor.finish_(x, self._divisor)
+        if x is not flat:
+            flat.copy_(x)
+        for segment in bucket.segments:
+            self._stepped(segment.name)
+
+    @property
+    def _divisor(self) -> int:
+        """What is left to divide a sum by: a method may divide before it sends."""
+        return self.transport.size // int(getattr(self.compressor, "workers", 1))
+
+    # One round ----------------------------------------------------------------------------------------
+
+    def _lay_out(self, bucket: Bucket, dense: Sequence[bool]) -> Summed | None:
+        if self._stateless and bucket.flat is not None:
+            return None
+        if self.compressor.multi_round:
+            return self._factors_frame(bucket, dense)
+        specs = [self._spec(segment, d) for segment, d in zip(bucket.segments, dense)]
+        coded = [spec for spec, d in zip(specs, dense) if not d]
+        kinds = {kind for spec in coded if spec is not None for kind, _ in spec} or {bucket.dtype}
+        if None in coded or len(kinds) > 1:
+            raise ConfigError(
+                f"{self.method.name} says its payloads sum, but their sizes or dtypes ({kinds}) differ; give it a spec "
+                "of one tensor, or use Allgather."
+            )
+        counts = [sum(count for _, count in spec) for spec in specs if spec is not None]
+        return self._frame(counts, len(bucket.segments), kinds.pop(), bucket.device)
+
+    @staticmethod
+    def _frame(counts: Sequence[int], flags: int, dtype: torch.dtype, device: torch.device) -> Summed:
+        layout = SumFrame(counts, flags)
+        frame = torch.zeros(layout.numel, dtype=dtype, device=device)
+        return Summed(frame, *layout.split(frame))
+
+    def _one(self, bucket: Bucket) -> Program:
+        plan = self._plan(bucket)
+        summed: Summed = plan.layout
+        ledger = Ledger()
+        try:
+            flags = []
+            for place, (segment, slot) in enumerate(zip(bucket.segments, summed.payloads)):
+                if plan.dense[place]:
+                    flags.append(self._dense_in(segment, slot))
+                else:
+                    key = self.key(segment.name)
+                    grad = self._input(segment)
+                    flags.append(
+                        ledger.begin(place, self.memory, self.compressor, grad, key, [slot], segment.used)
+                    )
+            summed.flags.copy_(torch.tensor([SumFrame.FLAGS[flag] for flag in flags]))
+            yield Sum(summed.frame)
+            joint = [SumFrame.read(total) for total in summed.flags.tolist()]
+            commit = yield Verdict(all(f in (USED, UNUSED) for f in joint), self._errors(ledger, joint))
+        except BaseException:
+            ledger.abort()
+            raise
+        for place, (segment, slot) in enumerate(zip(bucket.segments, summed.payloads)):
+            ledger.settle(place, commit and joint[place] == USED)
+            if commit and joint[place] == USED:
+                self._stepped(segment.name)
+            if self._conclude_flagged(segment, joint[place]):
+                continue
+            if plan.dense[place]:
+                self._dense_out(segment, slot)
+                continue
+            out = self._output(segment)
+            out.zero_()
+            self.compressor.accumulate_(out, [slot], ledger.pending(place).ctx)
+            self.compressor.finish_(out, self._divisor)
+            self._store(segment, out)
+
+    def _dense_in(self, segment: Segment, slot: Tensor) -> int:
+        if not finite(segment.flat):
+            slot.zero_()
+            return NONFINITE
+        slot.copy_(self._input(segment).view(-1))
+        return USED if segment.used else UNUSED
+
+    def _dense_out(self, segment: Segment, slot: Tensor) -> None:
+        out = self._output(segment).view(-1)
+        out.copy_(slot).div_(self.transport.size)
+        self.memory.after_dense_(out, segment.name)
+        self._store(segment, out)
+
+    @staticmethod
+    def _errors(ledger: Ledger, joint: Sequence[int]) -> list[Exception]:
+        if ledger.errors or FAILED not in joint:
+            return ledger.errors
+        return [
+            PeerError(
+                "another rank could not compress its gradients and says why in its own log; the step was given up on "
+                "every rank."
+            )
+        ]
+
+    # Several rounds: factors of all matrices, and dense parameters in the first -----------------------
+
+    def _factors_frame(self, bucket: Bucket, dense: Sequence[bool]) -> Summed:
+        counts = [segment.flat.numel() for segment, d in zip(bucket.segments, dense) if d]
+        return self._frame(counts, len(bucket.segments), work_dtype(bucket.dtype), bucket.device)
+
+    def _several(self, bucket: Bucket) -> Program:
+        plan = self._plan(bucket)
+        dense: Summed = plan.layout
+        coded = [place for place in range(len(bucket.segments)) if not plan.dense[place]]
+        ledger = Ledger()
+        try:
+            flags = [USED if segment.used else UNUSED for segment in bucket.segments]
+            slots = dict(zip((p for p in range(len(bucket.segments)) if plan.dense[p]), dense.payloads))
+            for place, slot in slots.items():
+                flags[place] = self._dense_in(bucket.segments[place], slot)
+            items = []
+            for place in coded:
+                segment = bucket.segments[place]
+                grad = self._input(segment)
+                if not finite(segment.flat):
+                    flags[place] = NONFINITE
+                    grad = torch.zeros_like(grad)
+                items.append((grad, self.key(segment.name)))
+            dense.flags.copy_(torch.tensor([SumFrame.FLAGS[flag] for flag in flags]))
+            pendings = yield from self._run(self.memory.rounds(items, self.compressor), dense.frame, bool(items))
+            for place, pending in zip(coded, pendings):
+                ledger.add(place, self.memory, pending)
+            joint = [SumFrame.read(value) for value in dense.flags.tolist()]
+            commit = yield Verdict(all(f in (USED, UNUSED) for f in joint), self._errors(ledger, joint))
+        except BaseException:
+            ledger.abort()
+            raise
+        for place, segment in enumerate(bucket.segments):
+            ledger.settle(place, commit and joint[place] == USED)
+            if commit and joint[place] == USED:
+                self._stepped(segment.name)
+            if self._conclude_flagged(segment, joint[place]):
+                continue
+            if plan.dense[place]:
+                self._dense_out(segment, slots[place])
+                continue
+            pending = ledger.pending(place)
+            out = self._output(segment)
+            self.compressor.combine_(out, [pending.payload], pending.ctx)
+            self._store(segment, out)
+
+
+    def _run(
+        self, rounds: Generator[list[Tensor], list[Tensor], list[Pending]], first: Tensor, coded: bool
+    ) -> Generator[Request | Verdict, Any, list[Pending]]:
+        """Drive the rounds of a bucket's matrices; `first` travels with the first of them."""
+        size = self.transport.size
+        if not coded:
+            yield Sum(first)
+            return []
+        try:
+            factors = next(rounds)
+            extra = [first]
+            while True:
+                frame = torch.cat([*(f.reshape(-1) for f in factors), *extra])
+                yield Sum(frame)
+                parts = frame.split([*(f.numel() for f in factors), *(e.numel() for e in extra)])
+                for mine, total in zip(extra, parts[len(factors) :]):
+                    mine.copy_(total)
+                extra = []
+                factors = rounds.send([p.div_(size).view(f.shape) for p, f in zip(parts, factors)])
+        except StopIteration as end:
+            return end.value
+        finally:
+            rounds.close()

@@ -1,0 +1,279 @@
+"""Each rank owns a slice of every parameter: it decodes and adds up what all ranks send for it, encodes the result
+again (with an error memory of its own) and gathers: traffic stays under twice the payload at any number of ranks.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any, Sequence
+
+import torch
+from torch import Tensor
+
+from ..compressor.base import Context, Payload, Spec, work_dtype
+from ..key import Key
+from ..memory.base import Memory
+from ..pipeline.bucket import Bucket, Segment
+from ..pipeline.exchange import Program
+from ..pipeline.frame import FAILED, NONFINITE, UNUSED, USED, FixedFrame, check_flags
+from ..pipeline.request import Gather, Swap, Verdict
+from .allgather import _peer_errors
+from .base import Communicator
+from .ledger import Ledger, finite
+
+ALIGN = 1024
+"""Slices begin at multiples of this, so that blocks of block-wise methods are not cut."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """A slice of a segment, and the rank that owns it."""
+
+    place: int
+    name: str
+    start: int
+    stop: int
+    owner: int
+    dense: bool
+
+
+@dataclass(slots=True)
+class Half:
+    """One direction of the exchange: buffers, and views of flags and payloads by rank."""
+
+    send: Tensor
+    receive: Tensor
+    mine: list[tuple[Tensor, list[Payload]]]
+    theirs: list[tuple[Tensor, list[Payload]]]
+
+
+@dataclass(slots=True)
+class Slices:
+    owned: list[list[Piece]]
+    """The pieces of each owner, in order; the same list on every rank."""
+    sizes: list[int]
+    scatter: Half
+    gather: Half
+
+
+class Alltoall(Communicator):
+    """Two phases: every slice is combined by its owner, then the results are gathered."""
+
+    kind = "alltoall"
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        self._pieces: dict[str, list[Piece]] = {}
+        self._numels: dict[str, int] = {}
+        super().__init__(*arguments, **keywords)
+        self.second: Memory = self.memory.second_phase()
+
+    @property
+    def channels(self) -> int:
+        return 2
+
+    def _memories(self) -> dict[str, Memory]:
+        return {"memory": self.memory, "second": self.second}
+
+    def residual(self, name: str) -> Tensor | None:
+        """What this rank owes: of its own gradient everywhere, and of the average where it owns the slice.
+
+        The second is owed once for all ranks together, the first once for each, hence the factor.
+        """
+        total: Tensor | None = self._carried.get(name)
+        total = None if total is None else total.clone()
+        for piece in self._pieces.get(name, ()):
+            size = self.transport.size
+            for owed, factor in (
+                (self.memory.residual(piece.name), 1),
+                (self.second.residual(_again(piece.name)), size),
+            ):
+                if owed is not None:
+                    if total is None:
+                        total = torch.zeros(self._numels[name], dtype=owed.dtype, device=owed.device)
+                    total[piece.start : piece.stop] += factor * owed.view(-1)
+        return total
+
+    # Layout -------------------------------------------------------------------------------------------
+
+    def _cut(self, place: int, segment: Segment, dense: bool) -> list[Piece]:
+        size, numel = self.transport.size, segment.flat.numel()
+        if dense or numel < size * ALIGN:
+            owner = zlib.crc32(segment.name.encode()) % size
+            return [Piece(place, segment.name, 0, numel, owner, dense)]
+        width = -(-numel // (size * ALIGN)) * ALIGN
+        return [
+            Piece(place, f"{segment.name}#{rank}", rank * width, min((rank + 1) * width, numel), rank, dense)
+            for rank in range(size)
+            if rank * width < numel
+        ]
+
+    def _lay_out(self, bucket: Bucket, dense: Sequence[bool]) -> Slices:
+        size, rank = self.transport.size, self.transport.rank
+        owned: list[list[Piece]] = [[] for _ in range(size)]
+        for place, segment in enumerate(bucket.segments):
+            pieces = self._cut(place, segment, dense[place])
+            self._pieces[segment.name] = [piece for piece in pieces if not piece.dense]
+            self._numels[segment.name] = segment.flat.numel()
+            for piece in pieces:
+                owned[piece.owner].append(piece)
+
+        def spec(piece: Piece) -> Spec:
+            numel = piece.stop - piece.start
+            if piece.dense:
+                return ((bucket.dtype, numel),)
+            found = self.compressor.spec(numel, work_dtype(bucket.dtype))
+            assert found is not None
+            return found
+
+        frames = [FixedFrame([spec(piece) for piece in pieces]) for pieces in owned]
+        sizes = [frame.nbytes for frame in frames]
+        widest = max(sizes)
+
+        def empty(count: int) -> Tensor:
+            return torch.zeros(count, dtype=torch.uint8, device=bucket.device)
+
+        def views(frame: FixedFrame, buffer: Tensor) -> tuple[Tensor, list[Payload]]:
+            return frame.flags(buffer), frame.payloads(buffer)
+
+        send, receive = empty(sum(sizes)), empty(size * sizes[rank])
+        scatter = Half(
+            send,
+            receive,
+            [views(f, part) for f, part in zip(frames, send.split(sizes))],
+            [views(frames[rank], part) for part in receive.split(sizes[rank])],
+        )
+        send, receive = empty(widest), empty(size * widest)
+        gather = Half(
+            send,
+            receive,
+            [views(frames[rank], send)],
+            [views(f, part) for f, part in zip(frames, receive.split(widest))],
+        )
+        return Slices(owned, sizes, scatter, gather)
+
+    # Exchange -----------------------------------------------------------------------------------------
+
+    def exchange(self, bucket: Bucket) -> Program:
+        plan = self._plan(bucket)
+        slices: Slices = plan.layout
+        size, rank = self.transport.size, self.transport.rank
+        first, second = Ledger(), Ledger()
+        try:
+            self._scatter(bucket, slices, first)
+            in_splits = slices.sizes
+            yield Swap(slices.scatter.receive, slices.scatter.send, [in_splits[rank]] * size, in_splits, rank)
+            averages = self._combine(bucket, slices, first, second)
+            yield Gather(slices.gather.receive, slices.gather.send, counts=False)
+            flags = self._joint(bucket, slices)
+            errors = first.errors or second.errors or _peer_errors([flags])
+            commit = yield Verdict(NONFINITE not in flags and FAILED not in flags, errors)
+        except BaseException:
+            first.abort()
+            second.abort()
+            raise
+        del averages
+        for place, segment in enumerate(bucket.segments):
+            if commit and flags[place] == USED:
+                self._stepped(segment.name)
+        for owner, pieces in enumerate(slices.owned):
+            for number, piece in enumerate(pieces):
+                good = commit and flags[piece.place] == USED
+                first.settle(_place(owner, number), good)
+                if owner == rank:
+                    second.settle(number, good)
+        self._decode(bucket, slices, flags)
+
+    def _scatter(self, bucket: Bucket, slices: Slices, ledger: Ledger) -> None:
+        inputs = [self._input(segment).view(-1) for segment in bucket.segments]
+        sound = [finite(segment.flat) for segment in bucket.segments]
+        for owner, (pieces, (flags, payloads)) in enumerate(zip(slices.owned, slices.scatter.mine)):
+            mine = []
+            for number, (piece, out) in enumerate(zip(pieces, payloads)):
+                segment = bucket.segments[piece.place]
+                part = inputs[piece.place][piece.start : piece.stop]
+                if not sound[piece.place]:
+                    for tensor in out:
+                        tensor.zero_()
+                    mine.append(NONFINITE)
+                elif piece.dense:
+                    out[0].copy_(part)
+                    mine.append(USED if segment.used else UNUSED)
+                else:
+                    key = self.key(piece.name, base=segment.name)
+                    where = _place(owner, number)
+                    mine.append(
+                        ledger.begin(where, self.memory, self.compressor, part, key, out, segment.used)
+                    )
+            flags.copy_(torch.tensor(mine, dtype=torch.uint8))
+
+    def _combine(self, bucket: Bucket, slices: Slices, first: Ledger, second: Ledger) -> list[Tensor]:
+        """Average the pieces this rank owns and encode them again; the averages live until the verdict."""
+        rank, averages = self.transport.rank, []
+        arrived = [flags.tolist() for flags, _ in slices.scatter.theirs]
+        for sender, flags in enumerate(arrived):
+            check_flags(flags, sender)
+        flags_out, outs = slices.gather.mine[0]
+        mine = []
+        for number, (piece, out) in enumerate(zip(slices.owned[rank], outs)):
+            flag = max(flags[number] for flags in arrived)
+            if flag in (USED, UNUSED):
+                average = torch.empty(
+                    piece.stop - piece.start, dtype=work_dtype(bucket.dtype), device=bucket.device
+                )
+                averages.append(average)
+                payloads = [peer[number] for _, peer in slices.scatter.theirs]
+                if piece.dense:
+                    average.copy_(payloads[0][0])
+                    for payload in payloads[1:]:
+                        average.add_(payload[0])
+                    out[0].copy_(average.div_(len(payloads)))
+                else:
+                    ctx = first.pending(_place(rank, number)).ctx
+                    self.compressor.combine_(average, payloads, ctx)
+                    base = bucket.segments[piece.place].name
+                    key = self.key(_again(piece.name), base=base)
+                    done = second.begin(number, self.second, self.compressor, average, key, out)
+                    flag = flag if done == USED else done
+            mine.append(flag)
+        flags_out.copy_(torch.tensor(mine, dtype=torch.uint8))
+        return averages
+
+    def _joint(self, bucket: Bucket, slices: Slices) -> list[int]:
+        flags = [UNUSED] * len(bucket.segments)
+        for owner, (pieces, (of_owner, _)) in enumerate(zip(slices.owned, slices.gather.theirs)):
+            values = of_owner.tolist()
+            check_flags(values, owner)
+            for piece, value in zip(pieces, values):
+                flags[piece.place] = max(flags[piece.place], value)
+        return flags
+
+    def _decode(self, bucket: Bucket, slices: Slices, flags: Sequence[int]) -> None:
+        outs = {}
+        for place, segment in enumerate(bucket.segments):
+            if not self._conclude_flagged(segment, flags[place]):
+                outs[place] = self._output(segment).view(-1)
+        for pieces, (_, payloads) in zip(slices.owned, slices.gather.theirs):
+            for piece, payload in zip(pieces, payloads):
+                if piece.place not in outs:
+                    continue
+                out = outs[piece.place][piece.start : piece.stop]
+                if piece.dense:
+                    out.copy_(payload[0])
+                else:
+                    key = Key(_again(piece.name), self.seed)
+                    self.compressor.combine_(out, [payload], Context(out.shape, out.dtype, key))
+        for place, out in outs.items():
+            segment = bucket.segments[place]
+            if any(piece.dense for pieces in slices.owned for piece in pieces if piece.place == place):
+                self.memory.after_dense_(out, segment.name)
+            self._store(segment, out)
+
+
+def _place(owner: int, number: int) -> int:
+    return (owner << 32) | number
+
+
+def _again(name: str) -> str:
+    """The name under which a piece is encoded a second time: other draws, its own residual."""
+    return f"{name}'"

@@ -1,0 +1,362 @@
+"""What a communicator is: compressor, memory and a way for payloads to meet, behind one `step`."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Hashable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from .. import registry
+from ..compressor.base import Compressor, Spec, work_dtype
+from ..errors import ConfigError, StateError
+from ..key import Key
+from ..memory.base import Memory
+from ..memory.none import NoneMemory
+from ..pipeline.bucket import Bucket, Segment, single
+from ..pipeline.exchange import Exchange, Program
+from ..pipeline.frame import NONFINITE, UNUSED
+from ..telemetry import Stats
+from ..transport import Transport, detect
+from .ledger import as_work
+
+if TYPE_CHECKING:
+    from torch.nn.parallel import DistributedDataParallel
+
+    from ..dist.attach import Attached
+
+_FORMAT = 1
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is prepared once for a bucket and used every step: its layout and the buffers of its frames."""
+
+    signature: tuple[Any, ...]
+    dense: list[bool]
+    layout: Any
+
+
+class Communicator:
+    """Compresses gradients, exchanges them with all ranks and gives back the average.
+
+    `world_size` may be given, as scripts do; it is then checked. `dense_below`: parameters with fewer elements travel
+    uncompressed in the same frame (`step` compresses always). `seed` is the seed of all randomness.
+    """
+
+    kind: ClassVar[str] = ""
+
+    def __init__(
+        self,
+        compressor: Compressor,
+        memory: Memory | None = None,
+        world_size: int | None = None,
+        *,
+        transport: Transport | None = None,
+        seed: int = 0,
+        dense_below: int | None = None,
+    ) -> None:
+        if not isinstance(compressor, Compressor):
+            raise ConfigError(
+                f"compressor={compressor!r} is no Compressor object; pass one, such as TopKCompressor(0.01), or "
+                "use grace_from_params({'compressor': 'topk'})."
+            )
+        if dense_below is not None and dense_below < 0:
+            raise ConfigError(f"dense_below={dense_below} must not be negative; 0 compresses every parameter.")
+        if world_size is not None and (not isinstance(world_size, int) or world_size < 1):
+            raise ConfigError(f"world_size={world_size!r} must be a positive whole number, or left out.")
+        self.method = registry.method_of(compressor)
+        self.compressor = compressor
+        self.memory = self._pair(memory)
+        self.seed = int(seed)
+        self.dense_below = 0 if compressor.flat else self.method.dense_below if dense_below is None else dense_below
+        self.stats = Stats()
+        self.loss_scale: float | None = None
+        self._world_size = world_size
+        self._transport: Transport | None = None
+        self._plans: dict[Hashable, Plan] = {}
+        self._agreements = 0
+        self._steps: dict[str, int] = {}
+        self._carried: dict[str, Tensor] = {}
+        self._loaded_rank: tuple[int, int] | None = None
+        if transport is not None:
+            self.transport = transport
+
+    # Building -----------------------------------------------------------------------------------------
+
+    def _pair(self, memory: Memory | None) -> Memory:
+        method, kind = self.method, type(self).kind
+        if kind and kind not in method.communicators:
+            raise ConfigError(
+                f"{method.name} cannot go through {kind}: {_REASONS[kind]}. "
+                f"It goes through: {', '.join(method.communicators)}."
+            )
+        name = registry.memory_name(memory) if memory is not None else method.memories[0]
+        if name == "none" and "none" not in method.memories:
+            # Momenta and factors are part of such a method; scripts that name no memory mean the method's own.
+            memory, name = None, method.memories[0]
+        if memory is None:
+            assert name is not None
+            memory = _partner(registry.memory_class(name), self.compressor)
+        elif name is not None and name not in method.memories:
+            raise ConfigError(
+                f"{method.name} does not work with memory {name!r}. It works with: {', '.join(method.memories)}."
+            )
+        if name in method.warn:
+            warnings.warn(f"{method.name} with memory {name!r}: {method.warn[name]}", stacklevel=4)
+        if getattr(self.compressor, "scaled", False) is None:
+            self.compressor.scaled = isinstance(memory, NoneMemory)  # type: ignore[attr-defined]
+        return memory
+
+    @property
+    def transport(self) -> Transport:
+        """The engine below; found when first needed, so that objects may be built before it is initialised."""
+        if self._transport is None:
+            self.transport = detect()
+        assert self._transport is not None
+        return self._transport
+
+    @transport.setter
+    def transport(self, transport: Transport) -> None:
+        if self._world_size is not None and self._world_size != transport.size:
+            raise ConfigError(
+                f"world_size={self._world_size} was given, but {transport.size} ranks run here; "
+                "leave world_size out, or start as many workers as it says."
+            )
+        if self._loaded_rank is not None and self._loaded_rank != (transport.rank, transport.size):
+            rank, size = self._loaded_rank
+            raise StateError(
+                f"the state of rank {rank} of {size} was loaded on rank {transport.rank} of {transport.size}; "
+                "every rank saves and loads its own."
+            )
+        self._transport = transport
+        transport.open(self.channels)
+        if hasattr(self.memory, "workers"):
+            self.memory.workers = transport.size
+
+    @property
+    def channels(self) -> int:
+        """How many rounds a bucket may take."""
+        return 1
+
+    # Use ----------------------------------------------------------------------------------------------
+
+    def step(self, tensor: Tensor, name: str) -> Tensor:
+        """Exchange one tensor with all ranks; returns the result, of the same shape and dtype."""
+        return self.receive_step(*self.send_step(tensor, name))
+
+    def send_step(self, tensor: Tensor, name: str) -> tuple[Exchange, Bucket]:
+        """Compress and send; give what is returned to `receive_step`."""
+        bucket = single(tensor, name)
+        exchange = Exchange(self)
+        if bucket.segments[0].flat.numel():
+            exchange.launch(bucket)
+        return exchange, bucket
+
+    def receive_step(self, exchange: Exchange, bucket: Bucket) -> Tensor:
+        """Wait for what `send_step` began; returns the result."""
+        exchange.finish()
+        return bucket.segments[0].view
+
+    def attach(self, model: DistributedDataParallel, scaler: Any = None) -> Attached:
+        """Compress the gradients of a `DistributedDataParallel` model while its backward pass runs.
+
+        `scaler`: the GradScaler in use, if any, so that state follows its changes of scale.
+        """
+        from ..dist.attach import Attached
+
+        return Attached(self, model, scaler)
+
+    # Exchange -----------------------------------------------------------------------------------------
+
+    def exchange(self, bucket: Bucket) -> Program:
+        """The rounds of one bucket: yields requests, then a verdict; then settles memory and decodes."""
+        raise NotImplementedError
+
+    def key(self, name: str, base: str | None = None) -> Key:
+        """The key of the next draw for `name`; pieces of a parameter share the step of their `base`."""
+        return Key(name, self.seed, self._steps.get(base or name, 0), self.transport.rank)
+
+    def _is_dense(self, segment: Segment, bucket: Bucket) -> bool:
+        numel = segment.flat.numel()
+        small = numel == 0 or (numel < self.dense_below and not bucket.compress_all)
+        return small or not self.compressor.takes(segment.view.shape, self._steps.get(segment.name, 0))
+
+    def _plan(self, bucket: Bucket) -> Plan:
+        dense = [self._is_dense(segment, bucket) for segment in bucket.segments]
+        signature = (
+            bucket.dtype,
+            tuple((s.name, s.flat.numel(), d) for s, d in zip(bucket.segments, dense)),
+        )
+        plan = self._plans.get(bucket.key)
+        if plan is None or plan.signature != signature:
+            self._agree(signature)
+            plan = Plan(signature, dense, self._lay_out(bucket, dense))
+            self._plans[bucket.key] = plan
+        return plan
+
+    def _lay_out(self, bucket: Bucket, dense: Sequence[bool]) -> Any:
+        """Whatever a subclass prepares for a bucket."""
+        raise NotImplementedError
+
+    def _agree(self, signature: tuple[Any, ...]) -> None:
+        dtype, segments = signature
+        text = json.dumps(
+            {
+                "method": self.method.name,
+                "communicator": self.kind,
+                "compressor": _plain(self.compressor.settings()),
+                "memory": [type(self.memory).__name__, _plain(self.memory.settings())],
+                "seed": self.seed,
+                "dense_below": self.dense_below,
+                "dtype": str(dtype),
+                "parameters": segments,
+            }
+        )
+        self.transport.agree(str(self._agreements), text)
+        self._agreements += 1
+
+    def _spec(self, segment: Segment, dense: bool) -> Spec | None:
+        dtype, numel = segment.flat.dtype, segment.flat.numel()
+        return ((dtype, numel),) if dense else self.compressor.spec(numel, work_dtype(dtype))
+
+    def _input(self, segment: Segment) -> Tensor:
+        """A segment's gradient as its compressor takes it, with what a former method still owed."""
+        if self.compressor.layout_free:
+            grad = as_work(segment.flat, segment.view.shape)
+        else:
+            grad = segment.view
+        owed = self._carried.get(segment.name)
+        return grad if owed is None else grad + owed.to(grad.dtype).view(grad.shape)
+
+    def _output(self, segment: Segment) -> Tensor:
+        """Where a segment's result is computed; `_store` brings it home."""
+        if not self.compressor.layout_free:
+            return segment.view
+        if segment.flat.dtype == work_dtype(segment.flat.dtype):
+            return segment.flat
+        return torch.empty_like(segment.flat, dtype=work_dtype(segment.flat.dtype))
+
+    @staticmethod
+    def _store(segment: Segment, out: Tensor) -> None:
+        if out.dtype != segment.flat.dtype:
+            segment.flat.copy_(out.view(-1))
+
+    def _conclude_flagged(self, segment: Segment, flag: int) -> bool:
+        """Set the result of a segment with nothing to decode; False for an ordinary one."""
+        if flag == NONFINITE:
+            segment.flat.fill_(float("nan"))
+        elif flag == UNUSED:
+            segment.flat.zero_()
+        return flag in (NONFINITE, UNUSED)
+
+    def _stepped(self, name: str) -> None:
+        """A parameter's step was committed."""
+        self._steps[name] = self._steps.get(name, 0) + 1
+        self._carried.pop(name, None)
+
+    # State --------------------------------------------------------------------------------------------
+
+    def set_loss_scale(self, scale: float) -> None:
+        """Tell that gradients are multiplied by `scale`; state kept so far follows."""
+        if self.loss_scale is not None and scale != self.loss_scale:
+            for memory in self._memories().values():
+                memory.rescale_(scale / self.loss_scale)
+            for owed in self._carried.values():
+                owed.mul_(scale / self.loss_scale)
+        self.loss_scale = scale
+
+    def residual(self, name: str) -> Tensor | None:
+        """What is still owed for a parameter, flat, in units of the gradient."""
+        owed = self.memory.residual(name)
+        carried = self._carried.get(name)
+        if owed is None or carried is None:
+            return carried if owed is None else owed.view(-1)
+        return owed.view(-1) + carried
+
+    def take_over(self, other: Communicator, names: Sequence[str]) -> None:
+        """Go on where another communicator stops: step counters, loss scale and what it still owes."""
+        self._steps = {**other._steps, **self._steps}
+        self.loss_scale = other.loss_scale
+        for name in names:
+            owed = other.residual(name)
+            if owed is not None:
+                self._carried[name] = owed.detach().clone()
+
+    def _memories(self) -> dict[str, Memory]:
+        return {"memory": self.memory}
+
+    def state_dict(self) -> dict[str, Any]:
+        """All this rank needs to go on exactly where it is."""
+        return {
+            "format": _FORMAT,
+            "method": self.method.name,
+            "memory_type": type(self.memory).__name__,
+            "rank": self.transport.rank,
+            "world_size": self.transport.size,
+            "seed": self.seed,
+            "loss_scale": self.loss_scale,
+            "steps": dict(self._steps),
+            "carried": {name: owed.clone() for name, owed in self._carried.items()},
+            "memories": {label: memory.state_dict() for label, memory in self._memories().items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state_dict` of the same rank; nothing is changed where it does not fit."""
+        for field, mine in (
+            ("format", _FORMAT),
+            ("method", self.method.name),
+            ("memory_type", type(self.memory).__name__),
+            ("seed", self.seed),
+        ):
+            if state.get(field) != mine:
+                raise StateError(
+                    f"the saved state has {field}={state.get(field)!r}, this object has {mine!r}; build it as it was "
+                    "when the state was saved."
+                )
+        memories = self._memories()
+        if set(state["memories"]) != set(memories):
+            raise StateError(
+                f"the saved state holds memories {sorted(state['memories'])}, this communicator has "
+                f"{sorted(memories)}; use the communicator it was saved with."
+            )
+        saved = (int(state["rank"]), int(state["world_size"]))
+        if self._transport is not None and saved != (self._transport.rank, self._transport.size):
+            raise StateError(
+                f"this is the state of rank {saved[0]} of {saved[1]}, but here is rank {self._transport.rank} of "
+                f"{self._transport.size}; every rank saves and loads its own."
+            )
+        self._loaded_rank = saved
+        self.loss_scale = state["loss_scale"]
+        self._steps = dict(state["steps"])
+        self._carried = {name: owed.clone() for name, owed in state["carried"].items()}
+        for label, memory in memories.items():
+            memory.load_state_dict(state["memories"][label])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.compressor!r}, {self.memory!r})"
+
+
+_REASONS = {
+    "allreduce": "its payloads do not add up",
+    "allgather": "it exchanges sums in several rounds",
+    "broadcast": "it exchanges sums in several rounds",
+    "alltoall": "a slice of a tensor cannot be compressed on its own, or its size varies",
+}
+
+
+def _partner(memory: type[Memory], compressor: Compressor) -> Memory:
+    """The memory a method goes with, given those of its settings that the memory also has."""
+    settings = {
+        p.name: getattr(compressor, p.name)
+        for p in registry.parameters(memory)
+        if getattr(compressor, p.name, None) is not None
+    }
+    return memory(**settings)
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value if isinstance(value, (int, float, str, type(None))) else repr(value) for name, value in settings.items()}

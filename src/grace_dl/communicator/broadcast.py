@@ -1,0 +1,20 @@
+"""Every rank's payload is broadcast, one root after another."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..pipeline.request import Request, Spread
+from .allgather import Allgather
+
+
+class Broadcast(Allgather):
+    """As `Allgather`, by one broadcast per rank: for engines whose all-gather is slow."""
+
+    kind = "broadcast"
+
+    def _meet(self, receive: Tensor, send: Tensor) -> Request:
+        rank, size = self.transport.rank, self.transport.size
+        parts = receive.split(receive.numel() // size)
+        parts[rank].copy_(send)
+        return Spread(parts, rank)

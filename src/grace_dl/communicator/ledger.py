@@ -1,0 +1,72 @@
+"""The transactions of one bucket between encoding and the step's verdict."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .. import kernels
+from ..compressor.base import Compressor, Payload, working
+from ..key import Key
+from ..memory.base import Memory, Pending
+from ..pipeline.frame import FAILED, NONFINITE, UNUSED, USED
+
+
+class Ledger:
+    """Begins the transactions of a bucket's pieces, and later commits or aborts each exactly once."""
+
+    def __init__(self) -> None:
+        self.errors: list[Exception] = []
+        self._open: dict[int, tuple[Memory, Pending]] = {}
+        self._all: dict[int, Pending] = {}
+
+    def begin(
+        self,
+        place: int,
+        memory: Memory,
+        compressor: Compressor,
+        grad: Tensor,
+        key: Key,
+        out: Payload | None,
+        used: bool = True,
+    ) -> int:
+        """Encode one piece; returns its flag. A failure is kept, so that every rank can be told."""
+        if not finite(grad):
+            for tensor in out or ():
+                tensor.zero_()
+            return NONFINITE
+        try:
+            self.add(place, memory, memory.begin(grad, key, compressor, out))
+        except Exception as error:  # noqa: BLE001 - raised after the exchange, on all ranks
+            self.errors.append(error)
+            return FAILED
+        return USED if used else UNUSED
+
+    def add(self, place: int, memory: Memory, pending: Pending) -> None:
+        self._open[place] = (memory, pending)
+        self._all[place] = pending
+
+    def pending(self, place: int) -> Pending:
+        return self._all[place]
+
+    def settle(self, place: int, commit: bool) -> None:
+        """Conclude one piece, if it is open."""
+        entry = self._open.pop(place, None)
+        if entry is not None:
+            memory, pending = entry
+            memory.commit(pending) if commit else memory.abort(pending)
+
+    def abort(self) -> None:
+        """Take back whatever is still open."""
+        for place in list(self._open):
+            self.settle(place, commit=False)
+
+
+def finite(tensor: Tensor) -> bool:
+    """Whether a tensor holds neither NaN nor Inf."""
+    return tensor.numel() == 0 or bool(kernels.of(tensor).all_finite(tensor))
+
+
+def as_work(flat: Tensor, shape: torch.Size) -> Tensor:
+    """A gradient as codecs take it: contiguous, in working dtype, in the parameter's shape."""
+    return working(flat).view(shape)

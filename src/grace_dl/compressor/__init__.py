@@ -1,0 +1,1 @@
+"""Compression methods: pure functions from a tensor to what is sent. One file a method."""

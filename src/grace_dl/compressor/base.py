@@ -1,0 +1,200 @@
+"""What a compression method is: `Compressor` (two methods are enough) and `Codec` (the fast form).
+
+A compressor is a pure function of tensor, settings and key. It keeps no state between calls (that is
+`Memory`'s) and never talks to the network (that is `Communicator`'s).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Sequence
+
+import torch
+from torch import Tensor
+
+from ..key import Key
+
+Payload = list[Tensor]
+Spec = tuple[tuple[torch.dtype, int], ...]
+"""Dtype and length of each tensor of a payload, in order."""
+
+
+class Compressor:
+    """A lossy (or lossless) encoding of one tensor.
+
+    Subclass it with `compress` and `decompress` and it works at every front door; the other methods are
+    optional fast paths whose defaults are built from those two. Declared facts are class attributes, so
+    that nothing needs an `isinstance` check.
+
+    `average` and `tensors_size_are_same` are understood for subclasses written for the original GRACE, as is an
+    `aggregate(tensors)` method; sizes are checked over the network, so the second changes nothing.
+    """
+
+    sums: ClassVar[bool] = False
+    """Payloads of several ranks may be added up and decoded once (all-reduce)."""
+    biased: ClassVar[bool] = True
+    """The expectation of what is decoded differs from the input: wants error feedback."""
+    elementwise: ClassVar[bool] = False
+    """A slice of a tensor may be compressed on its own (all-to-all)."""
+    flat: ClassVar[bool] = False
+    """Tensor boundaries do not matter: a whole bucket may be encoded in one call."""
+    layout_free: ClassVar[bool] = False
+    """Takes the elements in memory order; does not need the tensor's own strides."""
+    multi_round: ClassVar[bool] = False
+    """Exchanges through `rounds` of its memory instead of one payload (low-rank methods)."""
+
+    lossless: ClassVar[bool] = False
+    """Decodes to exactly what was encoded, and takes gradients of any dtype as they are."""
+
+    average: bool = True
+
+    def __init__(self, average: bool = True, tensors_size_are_same: bool = True) -> None:
+        self.average = average
+        self.tensors_size_are_same = tensors_size_are_same
+
+    def compress(self, tensor: Tensor, name: str) -> tuple[Payload, Any]:
+        """Encode `tensor`; returns the tensors to send and a context that is the same on every rank."""
+        raise NotImplementedError(f"{type(self).__name__} must define compress(tensor, name)")
+
+    def decompress(self, payload: Payload, ctx: Any) -> Tensor:
+        """Decode what `compress` made, here or on another rank."""
+        raise NotImplementedError(f"{type(self).__name__} must define decompress(payload, ctx)")
+
+    # Optional fast paths ------------------------------------------------------------------------------
+
+    def encode(self, tensor: Tensor, key: Key, out: Payload | None = None) -> tuple[Payload, Any]:
+        """`compress` with the whole key; writes into `out` (tensors that fit `spec`) where given."""
+        return self.compress(tensor, key.name)
+
+    def encode_residual_(
+        self,
+        tensor: Tensor,
+        grad: Tensor | None,
+        key: Key,
+        *,
+        beta: float = 1.0,
+        gamma: float = 1.0,
+        out: Payload | None = None,
+    ) -> tuple[Payload, Any]:
+        """Encode `beta * tensor + gamma * grad` and leave in `tensor` what was not sent."""
+        if grad is not None:
+            tensor.mul_(beta).add_(grad, alpha=gamma)
+        payload, ctx = self.encode(tensor, key, out)
+        self.residual_(tensor, payload, ctx)
+        return payload, ctx
+
+    def residual_(self, tensor: Tensor, payload: Payload, ctx: Any) -> None:
+        """Turn `tensor`, in place, into what was not sent: minus the value that peers decode."""
+        tensor.sub_(self.decompress(payload, ctx).view_as(tensor))
+
+    def accumulate_(self, out: Tensor, payload: Payload, ctx: Any) -> None:
+        """`out += decode(payload)`."""
+        out.add_(self.decompress(payload, ctx).view_as(out))
+
+    def combine_(self, out: Tensor, payloads: Sequence[Payload], ctx: Any) -> None:
+        """Overwrite `out` with the result of the payloads of all ranks (or of one summed payload)."""
+        aggregate = getattr(self, "aggregate", None)
+        if aggregate is not None:
+            total = aggregate([self.decompress(payload, ctx) for payload in payloads])
+            out.copy_(total.view_as(out))
+        else:
+            out.zero_()
+            for payload in payloads:
+                self.accumulate_(out, payload, ctx)
+        self.finish_(out, len(payloads))
+
+    def finish_(self, out: Tensor, workers: int) -> None:
+        """From the sum over workers to the result; divides by their number unless `average` is False."""
+        if self.average and workers != 1:
+            out.div_(workers)
+
+    def takes(self, shape: Sequence[int], step: int) -> bool:
+        """Whether a parameter of this shape is compressed at this step; others travel dense."""
+        return True
+
+    def spec(self, numel: int, dtype: torch.dtype) -> Spec | None:
+        """Dtypes and lengths of the payload of `numel` elements; None where the size depends on the data."""
+        return None
+
+    def payload_bytes(self, numel: int, dtype: torch.dtype = torch.float32) -> int | None:
+        """Bytes on the wire for `numel` elements, without compressing; None where it depends on the data."""
+        spec = self.spec(numel, dtype)
+        return None if spec is None else sum(kind.itemsize * count for kind, count in spec)
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that all ranks must share; compared before first use."""
+        return {k: v for k, v in sorted(vars(self).items()) if not k.startswith("_")}
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{k}={v!r}" for k, v in self.settings().items() if k not in _LEGACY)
+        return f"{type(self).__name__}({arguments})"
+
+
+_LEGACY = ("average", "tensors_size_are_same")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a `Codec` needs beside the payload to decode it; the same on every rank but for `key.rank`."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    key: Key
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+
+class Codec(Compressor):
+    """Base of the built-in methods: works on contiguous float32 or float64 buffers, seen flat.
+
+    A method defines `spec`, `_encode` (or `encode_residual_` too, fused) and `accumulate_`; half-precision
+    inputs are widened here, shapes and dtypes restored here.
+    """
+
+    layout_free = True
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def compress(self, tensor: Tensor, name: str) -> tuple[Payload, Context]:
+        key = Key(name)
+        payload, _ = self.encode(working(tensor), key)
+        return payload, Context(tensor.shape, tensor.dtype, key)
+
+    def decompress(self, payload: Payload, ctx: Context) -> Tensor:
+        device = payload[0].device if payload else None
+        out = torch.zeros(ctx.numel, dtype=work_dtype(ctx.dtype), device=device)
+        if out.numel():
+            self.accumulate_(out, payload, ctx)
+        return out.to(ctx.dtype).view(ctx.shape)
+
+    def encode(self, tensor: Tensor, key: Key, out: Payload | None = None) -> tuple[Payload, Context]:
+        ctx = Context(tensor.shape, tensor.dtype, key)
+        if tensor.numel() == 0:
+            return self.allocate(0, tensor.dtype, tensor.device), ctx
+        return self._encode(tensor.view(-1), key, out), ctx
+
+    def _encode(self, x: Tensor, key: Key, out: Payload | None) -> Payload:
+        """Encode the flat, non-empty `x` without changing it; into `out` where given."""
+        raise NotImplementedError
+
+    def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
+        raise NotImplementedError
+
+    def allocate(self, numel: int, dtype: torch.dtype, device: torch.device | None = None) -> Payload:
+        """Fresh payload tensors for `numel` elements (fixed-size methods)."""
+        spec = self.spec(numel, dtype) or ()
+        return [torch.empty(count, dtype=kind, device=device) for kind, count in spec]
+
+
+def work_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype arithmetic and state use for gradients of `dtype`: float32 at least."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def working(tensor: Tensor) -> Tensor:
+    """`tensor` contiguous and in its working dtype; itself where it already is."""
+    return tensor.detach().to(work_dtype(tensor.dtype)).contiguous()

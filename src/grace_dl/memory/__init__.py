@@ -1,0 +1,1 @@
+"""Memories: the owners of all state that lives between steps, by parameter name."""

@@ -1,0 +1,61 @@
+"""Error feedback: what was not sent is added to the next gradient."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..compressor.base import Compressor, Payload
+from ..errors import ConfigError
+from ..key import Key
+from .base import Memory, Pending
+
+
+class ResidualMemory(Memory):
+    """x = beta * e + gamma * g; afterwards e = x - sent.
+
+    The residual is written while encoding, in the same pass over memory; `abort` takes it back.
+    """
+
+    linear = ("e",)
+
+    def __init__(self, beta: float = 1.0, gamma: float = 1.0) -> None:
+        super().__init__()
+        for label, value in (("beta", beta), ("gamma", gamma)):
+            if not 0 < value < float("inf"):
+                raise ConfigError(
+                    f"{label}={value!r} must be a positive, finite number; 1 is plain error feedback."
+                )
+        self.beta = float(beta)
+        self.gamma = float(gamma)
+
+    def compensate(self, tensor: Tensor, name: str) -> Tensor:
+        return self.beta * self.slot(name, "e", tensor).view_as(tensor) + self.gamma * tensor
+
+    def update(self, tensor: Tensor, name: str, compressor: Compressor, payload: Payload, ctx: object) -> None:
+        e = self.slot(name, "e", tensor)
+        e.copy_(tensor)
+        compressor.residual_(e, payload, ctx)
+
+    def begin(
+        self, grad: Tensor, key: Key, compressor: Compressor, out: Payload | None = None
+    ) -> Pending:
+        e = self.slot(key.name, "e", grad)
+        payload, ctx = compressor.encode_residual_(
+            e, grad, key, beta=self.beta, gamma=self.gamma, out=out
+        )
+        return Pending(key, compressor, grad, payload, ctx)
+
+    def commit(self, pending: Pending) -> None:
+        """Nothing is left to do: `begin` wrote the residual."""
+
+    def abort(self, pending: Pending) -> None:
+        e = self.state[pending.key.name]["e"]
+        pending.compressor.accumulate_(e, pending.payload, pending.ctx)
+        e.sub_(pending.grad.view_as(e), alpha=self.gamma).div_(self.beta)
+
+    def second_phase(self) -> Memory:
+        return type(self)()
+
+    def residual(self, name: str) -> Tensor | None:
+        slots = self.state.get(name)
+        return slots["e"] * (self.beta / self.gamma) if slots else None

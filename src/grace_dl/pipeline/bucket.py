@@ -1,0 +1,68 @@
+"""Gradients that travel together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Hashable, Sequence
+
+import torch
+from torch import Tensor
+
+from ..errors import UnsupportedError
+
+
+@dataclass(slots=True)
+class Segment:
+    """One parameter's gradient within a bucket; the result replaces it."""
+
+    name: str
+    flat: Tensor
+    """Its elements in memory order, a 1-D view."""
+    view: Tensor
+    """The same memory as the parameter sees it."""
+    used: bool = True
+    """Whether this rank's backward pass reached the parameter."""
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Segments of one dtype, and the buffer that is exactly these one after another, if there is one."""
+
+    key: Hashable
+    """Which bucket this is from step to step; what is kept for it is replaced when its content changes."""
+    segments: Sequence[Segment]
+    flat: Tensor | None = None
+    compress_all: bool = False
+    """Compress small parameters too."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.segments[0].flat.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.segments[0].flat.device
+
+    @property
+    def nbytes(self) -> int:
+        return sum(s.flat.numel() * s.flat.element_size() for s in self.segments)
+
+
+def single(tensor: Tensor, name: str) -> Bucket:
+    """A bucket that holds a copy of one tensor."""
+    check(tensor, name)
+    flat = tensor.detach().reshape(-1).clone()
+    return Bucket(("tensor", name), [Segment(name, flat, flat.view(tensor.shape))], flat, compress_all=True)
+
+
+def check(tensor: Tensor, name: str) -> None:
+    """Refuse what cannot be compressed."""
+    if tensor.is_sparse or tensor.layout != torch.strided:
+        raise UnsupportedError(
+            f"the gradient of {name!r} is sparse ({tensor.layout}), which no method here compresses; "
+            "build the layer with sparse=False, or keep the parameter out of this exchange."
+        )
+    if not tensor.is_floating_point():
+        raise UnsupportedError(
+            f"{name!r} has dtype {tensor.dtype}; gradients must be float16, bfloat16, float32 or float64."
+        )

@@ -1,0 +1,154 @@
+"""How the payloads of a bucket lie in one buffer, so that a bucket costs one collective.
+
+A fixed frame: one flag byte a segment, then every payload tensor, each aligned to 8 bytes. All ranks know its size
+from the layout alone. A varying frame (methods whose payload size depends on the data) carries its own lengths.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Sequence
+
+import torch
+from torch import Tensor
+
+from ..compressor.base import Payload, Spec
+from ..errors import PayloadError
+
+UNUSED, USED, NONFINITE, FAILED = range(4)
+"""Flags of a segment: not reached by backward, ordinary, holds NaN or Inf, its rank raised an error."""
+
+_DTYPES = [
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.bool,
+]
+
+
+def align(count: int) -> int:
+    return -(-count // 8) * 8
+
+
+class FixedFrame:
+    """The places of payloads of known size."""
+
+    def __init__(self, specs: Sequence[Spec]) -> None:
+        self.specs = list(specs)
+        self._places: list[list[tuple[int, int, torch.dtype]]] = []
+        cursor = align(len(specs))
+        for spec in specs:
+            places = []
+            for dtype, count in spec:
+                places.append((cursor, dtype.itemsize * count, dtype))
+                cursor += align(dtype.itemsize * count)
+            self._places.append(places)
+        self.nbytes = max(cursor, 8)
+
+    def flags(self, frame: Tensor) -> Tensor:
+        return frame[: len(self.specs)]
+
+    def payloads(self, frame: Tensor) -> list[Payload]:
+        """Views of `frame`, by segment."""
+        return [
+            [frame[start : start + size].view(dtype) for start, size, dtype in places] for places in self._places
+        ]
+
+
+def pack(flags: Sequence[int], payloads: Sequence[Payload | None], device: torch.device) -> Tensor:
+    """A varying frame. A segment without a payload (flagged) is None."""
+    header = [*flags]
+    parts: list[Tensor] = []
+    for payload in payloads:
+        header.append(0 if payload is None else len(payload))
+        for tensor in payload or ():
+            header += [_DTYPES.index(tensor.dtype), tensor.numel()]
+            parts.append(tensor)
+    frame = torch.zeros(
+        8 * (1 + len(header)) + sum(align(part.nbytes) for part in parts), dtype=torch.uint8, device=device
+    )
+    head = torch.tensor([len(header), *header], dtype=torch.int64)
+    frame[: head.nbytes].copy_(head.view(torch.uint8))
+    cursor = head.nbytes
+    for part in parts:
+        frame[cursor : cursor + part.nbytes].copy_(part.contiguous().view(-1).view(torch.uint8))
+        cursor += align(part.nbytes)
+    return frame
+
+
+def unpack(frame: Tensor, segments: int, rank: int) -> tuple[list[int], list[Payload]]:
+    """Flags and payloads of a varying frame of a peer, whose bytes are not trusted."""
+
+    def broken(why: str) -> PayloadError:
+        return PayloadError(
+            f"the frame of rank {rank} ({frame.numel()} bytes, {segments} segments) is broken: {why}. "
+            "Bytes were changed on the way, or that rank runs another version."
+        )
+
+    if frame.numel() < 8:
+        raise broken("it is shorter than its header")
+    count = int(frame[:8].view(torch.int64).item())
+    if not 2 * segments <= count <= (frame.numel() // 8) - 1:
+        raise broken(f"it says it has a header of {count} words")
+    header = frame[8 : 8 * (1 + count)].view(torch.int64).tolist()
+    flags, words = header[:segments], iter(header[segments:])
+    cursor = 8 * (1 + count)
+    payloads: list[Payload] = []
+    try:
+        for _ in range(segments):
+            payload: Payload = []
+            for _ in range(next(words)):
+                code, numel = next(words), next(words)
+                if not 0 <= code < len(_DTYPES):
+                    raise broken(f"dtype code {code} is unknown")
+                dtype = _DTYPES[code]
+                size = numel * dtype.itemsize
+                if numel < 0 or cursor + size > frame.numel():
+                    raise broken(f"a tensor of {numel} elements reaches beyond its end")
+                payload.append(frame[cursor : cursor + size].view(dtype))
+                cursor += align(size)
+            payloads.append(payload)
+    except StopIteration:
+        raise broken("its header ends too early") from None
+    return flags, payloads
+
+
+def check_flags(flags: Sequence[int], rank: int) -> None:
+    """Refuse flags that no rank sends."""
+    for flag in flags:
+        if not UNUSED <= flag <= FAILED:
+            raise PayloadError(f"the frame of rank {rank} holds flag {flag}, which does not exist: broken bytes.")
+
+
+class SumFrame:
+    """The places of payloads in a buffer of numbers that is summed over ranks.
+
+    The last numbers are flags, one a segment, that survive a sum: 0 unused, 1 used, NaN not finite, Inf failed.
+    """
+
+    FLAGS = {UNUSED: 0.0, USED: 1.0, NONFINITE: math.nan, FAILED: math.inf}
+
+    def __init__(self, counts: Sequence[int], flags: int) -> None:
+        self.counts = list(counts)
+        self._flags = flags
+        self.numel = sum(counts) + flags
+
+    def split(self, frame: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Views of the payloads and of the flags."""
+        *payloads, flags = frame.split([*self.counts, self._flags])
+        return payloads, flags
+
+    @staticmethod
+    def read(total: float) -> int:
+        """The flag that stands for all ranks."""
+        if math.isnan(total):
+            return NONFINITE
+        if math.isinf(total):
+            return FAILED
+        return USED if total > 0 else UNUSED

@@ -1,0 +1,97 @@
+"""What a bucket's exchange asks of the network, as values: the driver issues them, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Sequence, Union
+
+from torch import Tensor
+
+from ..transport.base import All, Handle, Transport
+
+
+@dataclass(slots=True)
+class Sum:
+    """Replace `tensor` by its sum over ranks."""
+
+    tensor: Tensor
+
+    def issue(self, transport: Transport, channel: int) -> Handle:
+        return transport.allreduce(self.tensor, channel)
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.tensor.nbytes
+
+    def leaving_bytes(self, size: int) -> int:
+        return 2 * self.tensor.nbytes * (size - 1) // size
+
+
+@dataclass(slots=True)
+class Gather:
+    """Collect the equally long `tensor` of every rank in `out`."""
+
+    out: Tensor
+    tensor: Tensor
+    counts: bool = True
+    """Whether it counts as payload (a second phase repeats what the first has counted)."""
+
+    def issue(self, transport: Transport, channel: int) -> Handle:
+        return transport.allgather(self.out, self.tensor, channel)
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.tensor.nbytes if self.counts else 0
+
+    def leaving_bytes(self, size: int) -> int:
+        return self.tensor.nbytes * (size - 1)
+
+
+@dataclass(slots=True)
+class Spread:
+    """As `Gather`, by one broadcast per rank; `parts` are the slots of all ranks, one's own filled in."""
+
+    parts: Sequence[Tensor]
+    rank: int
+
+    def issue(self, transport: Transport, channel: int) -> Handle:
+        return All([transport.broadcast(part, root, channel) for root, part in enumerate(self.parts)])
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.parts[self.rank].nbytes
+
+    def leaving_bytes(self, size: int) -> int:
+        return self.parts[self.rank].nbytes * (size - 1)
+
+
+@dataclass(slots=True)
+class Swap:
+    """Send each rank its part of `tensor`, and receive theirs in `out`."""
+
+    out: Tensor
+    tensor: Tensor
+    out_splits: Sequence[int]
+    in_splits: Sequence[int]
+    rank: int
+
+    def issue(self, transport: Transport, channel: int) -> Handle:
+        return transport.alltoall(self.out, self.tensor, self.out_splits, self.in_splits, channel)
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.tensor.nbytes
+
+    def leaving_bytes(self, size: int) -> int:
+        return self.tensor.nbytes - self.in_splits[self.rank] * self.tensor.element_size()
+
+
+@dataclass(slots=True)
+class Verdict:
+    """All rounds are over. The answer to it is whether every bucket of the step was finite on every rank."""
+
+    finite: bool = True
+    errors: list[Exception] = field(default_factory=list)
+
+
+Request = Union[Sum, Gather, Spread, Swap]

@@ -1,0 +1,42 @@
+"""What an exchange cost: bytes, collectives and seconds, counted where they happen."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Iterator
+
+
+@dataclass
+class Stats:
+    """Totals of one rank since it began."""
+
+    steps: int = 0
+    skipped: int = 0
+    """Steps given up because a gradient was not finite on some rank."""
+    collectives: int = 0
+    dense_bytes: int = 0
+    """What the gradients measure uncompressed."""
+    payload_bytes: int = 0
+    """What this rank handed to collectives, headers included."""
+    leaving_bytes: int = 0
+    """What leaves this rank for others: a collective's traffic grows with the number of ranks in its own way."""
+    seconds: dict[str, float] = field(default_factory=lambda: {"compress": 0.0, "wait": 0.0, "decode": 0.0})
+
+    @property
+    def ratio(self) -> float:
+        """How many times smaller the payload is than the gradients."""
+        return self.dense_bytes / self.payload_bytes if self.payload_bytes else float("nan")
+
+    def copy(self) -> Stats:
+        return dataclasses.replace(self, seconds=dict(self.seconds))
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[part] += time.perf_counter() - start

@@ -1,0 +1,21 @@
+"""Transports: how bytes move between ranks. One file an engine, all with the same few verbs."""
+
+from __future__ import annotations
+
+import sys
+
+from .base import Handle, Transport
+
+__all__ = ["Handle", "Transport", "detect"]
+
+
+def detect() -> Transport:
+    """The transport of the engine this process runs under; one rank alone where there is none."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        from .torch_dist import TorchTransport
+
+        return TorchTransport()
+    from .local import LocalTransport
+
+    return LocalTransport()

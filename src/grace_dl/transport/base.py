@@ -1,0 +1,107 @@
+"""The interface of a transport."""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+from typing import Sequence
+
+import torch
+from torch import Tensor
+
+from ..errors import LayoutError
+
+
+class Handle(abc.ABC):
+    """A collective under way."""
+
+    @abc.abstractmethod
+    def wait(self) -> None:
+        """Block until it is over; raises `PeerError` where another rank failed."""
+
+    @abc.abstractmethod
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+
+
+class Done(Handle):
+    """A collective that was over when it was started."""
+
+    def wait(self) -> None:
+        pass
+
+    def done(self) -> bool:
+        return True
+
+
+class All(Handle):
+    """Several collectives as one."""
+
+    def __init__(self, handles: Sequence[Handle]) -> None:
+        self._handles = handles
+
+    def wait(self) -> None:
+        for handle in self._handles:
+            handle.wait()
+
+    def done(self) -> bool:
+        return all(handle.done() for handle in self._handles)
+
+
+class Transport(abc.ABC):
+    """Asynchronous collectives among `size` ranks.
+
+    Collectives of one channel are matched in the order they are issued, which must be the same on every rank; channels
+    are independent of each other. Buffers belong to the transport until the handle's `wait` returns.
+    """
+
+    rank: int
+    size: int
+
+    def open(self, channels: int) -> None:
+        """Make that many channels ready; called by all ranks together."""
+
+    @abc.abstractmethod
+    def allreduce(self, tensor: Tensor, channel: int = 0) -> Handle:
+        """Sum `tensor` over ranks, in place; every rank gets the same bits."""
+
+    @abc.abstractmethod
+    def allgather(self, out: Tensor, tensor: Tensor, channel: int = 0) -> Handle:
+        """`out` is the 1-D tensors of all ranks, which have one size, one after another."""
+
+    @abc.abstractmethod
+    def alltoall(
+        self,
+        out: Tensor,
+        tensor: Tensor,
+        out_splits: Sequence[int],
+        in_splits: Sequence[int],
+        channel: int = 0,
+    ) -> Handle:
+        """Send the r-th part of `tensor` to rank r; `out` is what came, by rank."""
+
+    @abc.abstractmethod
+    def broadcast(self, tensor: Tensor, root: int, channel: int = 0) -> Handle:
+        """`tensor` becomes that of rank `root`."""
+
+    @abc.abstractmethod
+    def barrier(self, channel: int = 0) -> Handle:
+        """Over when every rank has come here."""
+
+    def agree(self, tag: str, text: str) -> None:
+        """Raise on every rank unless all ranks bring the same `text` to this point."""
+        digest = torch.tensor(list(hashlib.blake2b(text.encode(), digest_size=32).digest()), dtype=torch.uint8)
+        everyone = torch.empty(self.size * digest.numel(), dtype=torch.uint8)
+        self.allgather(everyone, digest).wait()
+        for rank, other in enumerate(everyone.view(self.size, -1)):
+            if not torch.equal(other, digest):
+                raise LayoutError(disagreement(self.rank, text, rank, None))
+
+
+def disagreement(rank: int, mine: str, other: int, theirs: str | None) -> str:
+    """The message for two ranks that bring different layouts or methods to one exchange."""
+    detail = "" if theirs is None else f"\n  rank {other} has: {theirs}"
+    return (
+        f"rank {rank} and rank {other} disagree on what to exchange.\n  rank {rank} has: {mine}{detail}\n"
+        "All ranks must use the same model, the same method with the same settings, and switch at the same step."
+    )

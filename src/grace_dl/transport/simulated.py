@@ -1,0 +1,189 @@
+"""W ranks inside one process: for tests, notebooks and convergence studies with many workers on a laptop.
+
+>>> import torch
+>>> from grace_dl import grace_from_params, simulated
+>>> world = simulated(4)
+>>> graces = [grace_from_params({"compressor": "none"}, transport=t) for t in world]
+>>> means = world.run(lambda t: graces[t.rank].step(torch.full((3,), float(t.rank)), "w"))
+>>> means[0]
+tensor([1.5000, 1.5000, 1.5000])
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Iterator, Sequence, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..errors import ConfigError, LayoutError, PeerError
+from .base import Handle, Transport
+
+R = TypeVar("R")
+
+
+class _Meeting:
+    """One collective: what each rank brought, and whether it has been carried out."""
+
+    def __init__(self) -> None:
+        self.brought: dict[int, tuple[Any, ...]] = {}
+        self.over = False
+        self.error: Exception | None = None
+
+
+class World:
+    """The ranks of a simulation; iterate over it for their transports."""
+
+    def __init__(self, size: int, timeout: float = 60.0) -> None:
+        if size < 1:
+            raise ConfigError(f"a world of {size} ranks cannot be simulated: at least 1 is needed.")
+        self.size = size
+        self.timeout = timeout
+        self.changed = threading.Condition()
+        self.failed: BaseException | None = None
+        self._meetings: dict[tuple[int, int], _Meeting] = {}
+        self._transports = [SimulatedTransport(self, rank) for rank in range(size)]
+
+    def __iter__(self) -> Iterator[SimulatedTransport]:
+        return iter(self._transports)
+
+    def __getitem__(self, rank: int) -> SimulatedTransport:
+        return self._transports[rank]
+
+    def __len__(self) -> int:
+        return self.size
+
+    def run(self, function: Callable[[SimulatedTransport], R]) -> list[R]:
+        """Call `function(transport)` on every rank at once; its results by rank. Raises the first failure."""
+        results: list[Any] = [None] * self.size
+        errors: dict[int, BaseException] = {}
+
+        def work(transport: SimulatedTransport) -> None:
+            try:
+                results[transport.rank] = function(transport)
+            except BaseException as error:  # noqa: BLE001 - handed to the caller below
+                with self.changed:
+                    errors[transport.rank] = error
+                    self.failed = self.failed or error
+                    self.changed.notify_all()
+
+        threads = [threading.Thread(target=work, args=(t,), daemon=True) for t in self]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        first, self.failed = self.failed, None
+        if first is not None:
+            self._meetings.clear()
+            for transport in self:
+                transport.reset()
+            raise first
+        return results
+
+    def meeting(self, place: tuple[int, int]) -> _Meeting:
+        return self._meetings.setdefault(place, _Meeting())
+
+    def forget(self, place: tuple[int, int]) -> None:
+        self._meetings.pop(place, None)
+
+
+class _SimulatedHandle(Handle):
+    def __init__(self, world: World, meeting: _Meeting) -> None:
+        self._world = world
+        self._meeting = meeting
+
+    def wait(self) -> None:
+        world, meeting = self._world, self._meeting
+        with world.changed:
+            came = world.changed.wait_for(lambda: meeting.over or world.failed is not None, world.timeout)
+        if meeting.error is not None:
+            raise meeting.error
+        if not meeting.over:
+            reason = f"another rank failed: {world.failed}" if came else f"not all came in {world.timeout:g} s"
+            raise PeerError(f"the simulated collective did not finish: {reason}.")
+
+    def done(self) -> bool:
+        return self._meeting.over
+
+
+class SimulatedTransport(Transport):
+    """One rank of a simulated world."""
+
+    def __init__(self, world: World, rank: int) -> None:
+        self._world = world
+        self.rank = rank
+        self.size = world.size
+        self._turn: dict[int, int] = {}
+
+    def reset(self) -> None:
+        self._turn.clear()
+
+    def allreduce(self, tensor: Tensor, channel: int = 0) -> Handle:
+        return self._meet(channel, ("allreduce", tensor.numel(), tensor.dtype), (tensor,))
+
+    def allgather(self, out: Tensor, tensor: Tensor, channel: int = 0) -> Handle:
+        return self._meet(channel, ("allgather", tensor.numel(), tensor.dtype), (out, tensor))
+
+    def alltoall(
+        self,
+        out: Tensor,
+        tensor: Tensor,
+        out_splits: Sequence[int],
+        in_splits: Sequence[int],
+        channel: int = 0,
+    ) -> Handle:
+        buffers = (out.split(list(out_splits)), tensor.split(list(in_splits)))
+        return self._meet(channel, ("alltoall",), buffers)
+
+    def broadcast(self, tensor: Tensor, root: int, channel: int = 0) -> Handle:
+        return self._meet(channel, ("broadcast", root, tensor.numel()), (tensor,))
+
+    def barrier(self, channel: int = 0) -> Handle:
+        return self._meet(channel, ("barrier",), ())
+
+    def _meet(self, channel: int, kind: tuple[Any, ...], buffers: tuple[Any, ...]) -> Handle:
+        world = self._world
+        turn = self._turn.get(channel, 0)
+        self._turn[channel] = turn + 1
+        with world.changed:
+            meeting = world.meeting((channel, turn))
+            meeting.brought[self.rank] = (kind, buffers)
+            if len(meeting.brought) == world.size:
+                world.forget((channel, turn))
+                everyone = [meeting.brought[rank] for rank in range(world.size)]
+                kinds = [k for k, _ in everyone]
+                if any(k != kinds[0] for k in kinds):
+                    meeting.error = LayoutError(f"ranks issued different collectives at once: {kinds}.")
+                else:
+                    _carry_out(kinds[0], [b for _, b in everyone])
+                meeting.over = True
+                world.changed.notify_all()
+        return _SimulatedHandle(world, meeting)
+
+
+def _carry_out(kind: tuple[Any, ...], buffers: list[tuple[Any, ...]]) -> None:
+    verb = kind[0]
+    if verb == "allreduce":
+        total = buffers[0][0].clone()
+        for (tensor,) in buffers[1:]:
+            total += tensor
+        for (tensor,) in buffers:
+            tensor.copy_(total)
+    elif verb == "allgather":
+        everything = torch.cat([tensor for _, tensor in buffers])
+        for out, _ in buffers:
+            out.copy_(everything)
+    elif verb == "alltoall":
+        for rank, (outs, _) in enumerate(buffers):
+            for source, out in enumerate(outs):
+                out.copy_(buffers[source][1][rank])
+    elif verb == "broadcast":
+        for rank, (tensor,) in enumerate(buffers):
+            if rank != kind[1]:
+                tensor.copy_(buffers[kind[1]][0])
+
+
+def simulated(size: int, timeout: float = 60.0) -> World:
+    """A world of `size` ranks in this process."""
+    return World(size, timeout)

@@ -1,0 +1,129 @@
+"""`torch.distributed`: any backend that moves the tensors' device (Gloo, NCCL, ...)."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from typing import Any, Sequence
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import distributed_c10d as c10d
+
+from ..errors import LayoutError, PeerError
+from .base import Handle, Transport, disagreement
+
+_instances: dict[str, itertools.count[int]] = {}
+
+
+class TorchHandle(Handle):
+    def __init__(self, work: Any, what: str) -> None:
+        self._work = work
+        self._what = what
+
+    def wait(self) -> None:
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            raise PeerError(
+                f"{self._what} did not finish: {error}. Another rank died, failed or is stuck; look at its log. "
+                "(The time limit is that of the process group: init_process_group(timeout=...).)"
+            ) from error
+
+    def done(self) -> bool:
+        return bool(self._work.is_completed())
+
+
+class TorchTransport(Transport):
+    """Collectives of a process group; further channels are groups of their own with the same ranks."""
+
+    def __init__(self, group: Any = None) -> None:
+        self._group = group if group is not None else dist.group.WORLD
+        self.rank = dist.get_rank(self._group)
+        self.size = dist.get_world_size(self._group)
+        if self.rank < 0:
+            raise LayoutError(
+                "this process is not a member of the process group it was given; "
+                "call it only on the group's own ranks."
+            )
+        self._channels = [self._group]
+        # Objects are made in the same order on the ranks of a group, so that a count per group names them.
+        label = self._group.group_name
+        self._label = f"grace/{label}/{next(_instances.setdefault(label, itertools.count()))}"
+
+    def open(self, channels: int) -> None:
+        ranks = dist.get_process_group_ranks(self._group)
+        while len(self._channels) < channels:
+            self._channels.append(
+                dist.new_group(
+                    ranks,
+                    timeout=self._timeout(),
+                    use_local_synchronization=True,
+                    group_desc=f"grace channel {len(self._channels)}",
+                )
+            )
+
+    def allreduce(self, tensor: Tensor, channel: int = 0) -> Handle:
+        return self._start("all-reduce", dist.all_reduce, channel, tensor)
+
+    def allgather(self, out: Tensor, tensor: Tensor, channel: int = 0) -> Handle:
+        return self._start("all-gather", dist.all_gather_into_tensor, channel, out, tensor)
+
+    def alltoall(
+        self,
+        out: Tensor,
+        tensor: Tensor,
+        out_splits: Sequence[int],
+        in_splits: Sequence[int],
+        channel: int = 0,
+    ) -> Handle:
+        splits = (list(out_splits), list(in_splits))
+        return self._start("all-to-all", dist.all_to_all_single, channel, out, tensor, *splits)
+
+    def broadcast(self, tensor: Tensor, root: int, channel: int = 0) -> Handle:
+        source = dist.get_global_rank(self._channels[channel], root)
+        return self._start("broadcast", dist.broadcast, channel, tensor, source)
+
+    def barrier(self, channel: int = 0) -> Handle:
+        return self._start("barrier", dist.barrier, channel)
+
+    def _start(self, what: str, verb: Any, channel: int, *arguments: Any) -> Handle:
+        try:
+            work = verb(*arguments, group=self._channels[channel], async_op=True)
+        except RuntimeError as error:
+            raise PeerError(
+                f"{what} could not start: {error}. Another rank has probably ended; look at its log."
+            ) from error
+        return TorchHandle(work, what)
+
+    def agree(self, tag: str, text: str) -> None:
+        """Through the store, not by a collective: ranks that disagree could not complete one."""
+        if self.size == 1:
+            return
+        store, timeout = self._store(), self._timeout()
+        store.set(f"{self._label}/{tag}/{self.rank}", text)
+        for rank in range(self.size):
+            if rank == self.rank:
+                continue
+            key = f"{self._label}/{tag}/{rank}"
+            try:
+                store.wait([key], timeout)
+                theirs = store.get(key).decode()
+            except RuntimeError as error:
+                raise PeerError(
+                    f"rank {rank} did not come to exchange {tag!r} within {timeout.total_seconds():g} s, where rank "
+                    f"{self.rank} brings: {text}\nIt has ended, is stuck, or has other buckets; look at its log."
+                ) from error
+            if theirs != text:
+                raise LayoutError(disagreement(self.rank, text, rank, theirs))
+
+    def _store(self) -> Any:
+        return c10d._get_default_store()
+
+    def _timeout(self) -> datetime.timedelta:
+        seconds: datetime.timedelta = c10d._world.pg_map and c10d.default_pg_timeout
+        for device in self._group._device_types:
+            options = getattr(self._group._get_backend(device), "options", None)
+            if options is not None:
+                return options._timeout
+        return seconds
