@@ -59,7 +59,9 @@ def command(arguments: list[str], folder: Path) -> None:
     """Run a client in `folder`; what it says on failure becomes the error."""
     if shutil.which(arguments[0]) is None:
         raise DataError(f"the command {arguments[0]!r} is not installed")
-    done = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, timeout=CLIENT_SECONDS)
+    done = subprocess.run(
+        arguments, check=False, cwd=folder, capture_output=True, text=True, timeout=CLIENT_SECONDS
+    )
     if done.returncode:
         words = (done.stderr or done.stdout).strip().splitlines()[-3:]
         raise DataError(f"{' '.join(arguments[:3])} failed: {' / '.join(words)}")
