@@ -1,0 +1,202 @@
+"""What PowerSGD and ACP-SGD share: the matrix view, starting factors, orthonormalisation, P Qᵀ.
+
+A gradient of shape (n, ...) is the matrix M of n rows; it travels as P (n, r) and Q (m, r) with M ≈ P Qᵀ. Q is kept
+transposed, as (r, m): products of a tall matrix with few columns run at memory speed in that layout only (M Q takes
+four times, Mᵀ P six times as long with Q stored as (m, r)).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import kernels
+from ..errors import ConfigError, PayloadError
+from ..key import Key
+from .base import Compressor, Context, Payload, work_dtype, working
+
+DEFAULT_RANK = 4
+"""Loses no accuracy where rank 1 does (Vogels 2019, table 3), at nearly the same time: passes over M dominate."""
+
+
+class LowRankCompressor(Compressor):
+    """Base of the low-rank methods: an orthonormal factor times a projected one.
+
+    Training goes through the memory's `rounds`; `compress` is one power iteration on this rank alone, from a
+    starting factor that depends on the name only.
+    """
+
+    sums = True
+    multi_round = True
+    layout_free = True
+
+    def __init__(self, rank: int, min_compression_rate: float, start_iter: int) -> None:
+        super().__init__()
+        self.rank = count("rank", rank, 1, "the number of columns of each factor; 1 to 4 is usual")
+        self.start_iter = count(
+            "start_iter", start_iter, 0, "the first step that is compressed; 0 compresses all"
+        )
+        if not 0 < min_compression_rate < math.inf:
+            raise ConfigError(
+                f"min_compression_rate={min_compression_rate!r} must be a positive, finite number: how many times "
+                "smaller than the matrix its factors must be; 2 is usual."
+            )
+        self.min_compression_rate = min_compression_rate
+
+    # Which tensors ------------------------------------------------------------------------------------
+
+    def takes(self, shape: Sequence[int], step: int) -> bool:
+        return step >= self.start_iter and self.fits(shape)
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Whether the factors of a tensor of this shape exist and are enough smaller than the tensor."""
+        if len(shape) < 2:
+            return False
+        n, m = matrix_shape(shape)
+        small = self.rank * (n + m) * self.min_compression_rate < n * m
+        return self.rank <= min(n, m) and small
+
+    def payload_bytes_of(
+        self, shape: Sequence[int], dtype: torch.dtype = torch.float32, step: int = 0
+    ) -> int:
+        """Bytes this rank hands to the all-reduce for a tensor of this shape at this step."""
+        if not self.takes(shape, step):
+            return math.prod(shape) * dtype.itemsize
+        return self._factor_elements(*matrix_shape(shape), step) * work_dtype(dtype).itemsize
+
+    def _factor_elements(self, n: int, m: int, step: int) -> int:
+        """Elements of all factors sent in one step."""
+        return self.rank * (n + m)
+
+    # One rank alone -----------------------------------------------------------------------------------
+
+    def compress(self, tensor: Tensor, name: str) -> tuple[Payload, Context]:
+        key = Key(name)
+        if not self.fits(tensor.shape):
+            return [tensor.detach()], Context(tensor.shape, tensor.dtype, key)
+        payload, _ = self.encode(working(tensor), key)
+        return payload, Context(tensor.shape, tensor.dtype, key)
+
+    def encode(self, tensor: Tensor, key: Key, out: Payload | None = None) -> tuple[Payload, Context]:
+        ctx = Context(tensor.shape, tensor.dtype, key)
+        if not self.fits(tensor.shape):
+            return [tensor], ctx
+        matrix = as_matrix(tensor)
+        q = starting_factor(key, "q", self.rank, matrix.shape[1], matrix)
+        (p,) = orthonormalise([torch.mm(matrix, q.t())])
+        return [p, torch.mm(p.t(), matrix)], ctx
+
+    def decompress(self, payload: Payload, ctx: Context) -> Tensor:
+        out = torch.empty(ctx.shape, dtype=work_dtype(ctx.dtype), device=payload[0].device)
+        self.combine_(out, [payload], ctx)
+        return out.to(ctx.dtype)
+
+    def residual_(self, tensor: Tensor, payload: Payload, ctx: Context) -> None:
+        self._add_(tensor, payload, ctx, -1.0)
+
+    def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
+        self._add_(out, payload, ctx, 1.0)
+
+    def combine_(self, out: Tensor, payloads: Sequence[Payload], ctx: Context) -> None:
+        first = check(payloads[0], ctx)
+        if len(first) == 1:
+            out.copy_(first[0].reshape(out.shape))
+        elif out.dtype == first[0].dtype and out.is_contiguous():
+            torch.mm(*first, out=out.view(first[0].shape[0], first[1].shape[1]))
+        else:
+            out.copy_(torch.mm(*first).view(out.shape))
+        for payload in payloads[1:]:
+            self.accumulate_(out, payload, ctx)
+        self.finish_(out, len(payloads))
+
+    @staticmethod
+    def _add_(out: Tensor, payload: Payload, ctx: Context, sign: float) -> None:
+        checked = check(payload, ctx)
+        if len(checked) == 1:
+            out.add_(checked[0].reshape(out.shape), alpha=sign)
+        else:
+            out.view(checked[0].shape[0], checked[1].shape[1]).addmm_(*checked, alpha=sign)
+
+
+def count(label: str, value: Any, least: int, meaning: str) -> int:
+    """`value` if it is a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{label}={value!r} must be a whole number of at least {least}: {meaning}.")
+    return value
+
+
+def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns of a tensor seen as a matrix: the first dimension against the rest."""
+    return shape[0], math.prod(shape[1:])
+
+
+def as_matrix(tensor: Tensor) -> Tensor:
+    """A contiguous tensor as the matrix of its first dimension against the rest, without a copy."""
+    return tensor.view(matrix_shape(tensor.shape))
+
+
+def check(payload: Payload, ctx: Context) -> Payload:
+    """The payload, once it is known to decode to the context's shape."""
+    numel = math.prod(ctx.shape)
+    if len(payload) == 1 and payload[0].numel() == numel:
+        return payload
+    if len(payload) == 2 and len(ctx.shape) >= 2:
+        (p, q), (n, m) = payload, matrix_shape(ctx.shape)
+        if p.dim() == q.dim() == 2 and p.shape[0] == n and q.shape[1] == m and p.shape[1] == q.shape[0]:
+            return payload
+    raise PayloadError(
+        f"the payload of {ctx.key.name!r} has tensors of shapes {[tuple(t.shape) for t in payload]}, which are no "
+        f"factors of a tensor of shape {tuple(ctx.shape)}: ranks differ in rank or model. Build them alike."
+    )
+
+
+def orthonormalise(factors: Sequence[Tensor]) -> list[Tensor]:
+    """Orthonormal columns with the span of each (n, r) factor's; equal shapes go in one batched call.
+
+    Householder QR: no NaN for zero or dependent columns (they give arbitrary orthonormal ones), scale-free, and
+    the fastest of what was measured (Cholesky QR in float64, Gram-Schmidt twice) at every size that matters. The
+    results are views (r, n) transposed, so that `.t()` is contiguous.
+    """
+    groups: dict[Any, list[int]] = {}
+    for place, factor in enumerate(factors):
+        groups.setdefault((factor.shape, factor.dtype, factor.device), []).append(place)
+    result: list[Tensor] = list(factors)
+    for places in groups.values():
+        # stack also gives fresh, aligned memory: vendor libraries may round differently with the alignment.
+        basis, _ = torch.linalg.qr(torch.stack([factors[place] for place in places]))
+        for place, columns in zip(places, basis.mT.contiguous()):
+            result[place] = columns.t()
+    return result
+
+
+def starting_factor(key: Key, stream: str, rank: int, length: int, like: Tensor) -> Tensor:
+    """A random factor of shape (rank, length) that every rank draws alike, uniform in [-1/2, 1/2).
+
+    Uniform rather than Gaussian: exact in every library, and a random subspace all the same.
+    """
+    draws = kernels.of(like).uniforms(key.shared_word(stream), rank * length, like)
+    return draws.sub_(0.5).view(rank, length)
+
+
+def restarted(factors: Sequence[Tensor], keys: Sequence[Key], stream: str) -> list[Tensor]:
+    """Warm factors of shape (r, m), ready to start from: rows scaled to largest entry 1, zero rows drawn anew.
+
+    Scaling keeps M Q from over- and underflowing (a warm Q is as large as M). A row becomes zero when a gradient
+    was zero or of lower rank; it would stay zero for ever.
+    """
+    if not factors:
+        return []
+    scales = [factor.abs().amax(dim=1, keepdim=True) for factor in factors]
+    whole = torch.stack([scale.amin() for scale in scales]).ne(0).tolist()
+    result = []
+    for factor, scale, key, fine in zip(factors, scales, keys, whole):
+        if fine:
+            result.append(factor / scale)
+        else:
+            fresh = starting_factor(key, f"{stream} anew", factor.shape[0], factor.shape[1], factor)
+            result.append(torch.where(scale == 0, fresh, factor / scale))
+    return result

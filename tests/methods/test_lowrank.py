@@ -1,0 +1,478 @@
+"""PowerSGD and ACP-SGD: their mathematics, with the averaging over ranks done by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from grace_dl.compressor.acpsgd import ACPSGDCompressor
+from grace_dl.compressor.lowrank import orthonormalise, restarted, starting_factor
+from grace_dl.compressor.powersgd import PowerSGDCompressor
+from grace_dl.errors import ConfigError, PayloadError, StateError
+from grace_dl.key import Key
+from grace_dl.memory.acpsgd import ACPSGDMemory
+from grace_dl.memory.powersgd import PowerSGDMemory
+
+PAIRS = [(PowerSGDCompressor, PowerSGDMemory), (ACPSGDCompressor, ACPSGDMemory)]
+both = pytest.mark.parametrize("method, memory", PAIRS, ids=["powersgd", "acpsgd"])
+
+
+def drive(memories, compressor, grads, step, begin_only=False):
+    """One step of all ranks; `grads[rank][name]`. Returns every rank's pendings, averages done in plain torch."""
+    generators = [
+        memory.rounds([(g, Key(n, step=step, rank=r)) for n, g in by_name.items()], compressor)
+        for r, (memory, by_name) in enumerate(zip(memories, grads))
+    ]
+    answers = [None] * len(generators)
+    pendings, rounds = [], 0
+    while True:
+        requests = []
+        for generator, answer in zip(generators, answers):
+            try:
+                requests.append(generator.send(answer))
+            except StopIteration as end:
+                pendings.append(end.value)
+        if not requests:
+            return pendings, rounds
+        assert len(requests) == len(generators)
+        rounds += 1
+        means = [torch.stack(parts).mean(0) for parts in zip(*requests)]
+        answers = [[m.clone() for m in means] for _ in generators]
+
+
+def step(memories, compressor, grads, number):
+    """A committed step; returns the result of each name, which must be the same on every rank."""
+    pendings, _ = drive(memories, compressor, grads, number)
+    results = []
+    for memory, pending in zip(memories, pendings):
+        outs = {}
+        for p in pending:
+            memory.commit(p)
+            out = torch.full_like(p.grad, math.nan)
+            compressor.combine_(out.view(-1), [p.payload], p.ctx)
+            outs[p.key.name] = out
+        results.append(outs)
+    for other in results[1:]:
+        for name, value in results[0].items():
+            assert torch.equal(value, other[name])
+    return results[0]
+
+
+def gradients(ranks, shapes, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        {
+            name: torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+            for name, shape in shapes.items()
+        }
+        for _ in range(ranks)
+    ]
+
+
+SHAPES = {"conv": (16, 8, 3, 3), "a": (32, 48), "b": (32, 48), "tall": (200, 20)}
+
+
+@both
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-4), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_nothing_is_lost(method, memory, ranks, dtype, tolerance):
+    compressor, memories = method(rank=2), [memory() for _ in range(ranks)]
+    given = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in SHAPES.items()}
+    got = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in SHAPES.items()}
+    for number in range(7):
+        grads = gradients(ranks, SHAPES, number, dtype)
+        result = step(memories, compressor, grads, number)
+        for name in SHAPES:
+            given[name] += sum(g[name].double() for g in grads) / ranks
+            got[name] += result[name].double()
+    for name in SHAPES:
+        owed = sum(m.residual(name).double() for m in memories) / ranks
+        torch.testing.assert_close(got[name] + owed, given[name], rtol=0, atol=tolerance)
+        assert all(m.residual(name).dtype == dtype for m in memories)
+
+
+@both
+def test_result_is_the_average_in_the_limit(method, memory):
+    """A gradient that repeats is sent whole in the end: its sum of results approaches its sum."""
+    compressor, memories = method(rank=2), [memory() for _ in range(2)]
+    grads = gradients(2, {"w": (24, 20)})
+    steps = 400
+    total = sum(step(memories, compressor, grads, n)["w"].double() for n in range(steps)) / steps
+    mean = (grads[0]["w"] + grads[1]["w"]).double() / 2
+    assert (total - mean).norm() < 0.15 * mean.norm()
+
+
+@both
+@pytest.mark.parametrize("scale", [1.0, 1e-20, 1e18])
+def test_low_rank_gradients_come_back_exactly(method, memory, scale):
+    compressor, memories = method(rank=3, min_compression_rate=1), [memory() for _ in range(2)]
+    rank_one = torch.randn(30, 1) @ torch.randn(1, 40)
+    sums = torch.zeros(30, 40)
+    for number in range(4):
+        sums += (
+            step(memories, compressor, [{"w": rank_one * scale}, {"w": 3 * rank_one * scale}], number)["w"]
+            / scale
+        )
+        # ACP-SGD's first step projects on a random subspace; steps that send Q make up for it.
+        if number % 2 or method is PowerSGDCompressor:
+            torch.testing.assert_close(sums, (number + 1) * 2 * rank_one, rtol=1e-3, atol=1e-3)
+    assert all(bool(t.isfinite().all()) for m in memories for t in m.state["w"].values())
+
+
+@both
+def test_rank_one_of_a_batch_of_equal_shapes(method, memory):
+    """Each matrix is normalised on its own, not over the batch."""
+    compressor, memories = method(rank=1), [memory()]
+    grads = [{str(i): (10.0**i) * torch.randn(20, 1) @ torch.randn(1, 30) for i in range(-3, 4)}]
+    first, second = step(memories, compressor, grads, 0), step(memories, compressor, grads, 1)
+    for name, value in grads[0].items():
+        torch.testing.assert_close(
+            first[name] + second[name], 2 * value, rtol=0, atol=1e-4 * float(value.abs().max())
+        )
+
+
+@both
+def test_zero_gradients_and_what_comes_after(method, memory):
+    compressor, memories = method(rank=2), [memory() for _ in range(2)]
+    zero = torch.zeros(40, 30)
+    for number in range(3):
+        assert not step(memories, compressor, [{"w": zero}, {"w": zero}], number)["w"].any()
+    # A matrix with one row: a factor of unit vectors, left over from zeros, would never see it.
+    sparse = zero.clone()
+    sparse[37] = torch.randn(30)
+    result = sum(step(memories, compressor, [{"w": sparse}, {"w": sparse}], n)["w"] for n in (3, 4))
+    torch.testing.assert_close(result, 2 * sparse, rtol=1e-4, atol=1e-4)
+
+
+@both
+def test_opposite_gradients_cancel(method, memory):
+    compressor, memories = method(rank=2), [memory() for _ in range(2)]
+    g = torch.randn(40, 30)
+    for number in range(4):
+        result = step(memories, compressor, [{"w": g}, {"w": -g}], number)["w"]
+        assert result.isfinite().all()
+        assert result.abs().max() < 1e-3
+
+
+@both
+def test_abort_restores(method, memory):
+    compressor, memories = method(rank=2), [memory() for _ in range(2)]
+    for number in range(3):
+        step(memories, compressor, gradients(2, SHAPES, number), number)
+    before = [m.state_dict() for m in memories]
+    pendings, _ = drive(memories, compressor, gradients(2, SHAPES, 9), 3)
+    for m, pending in zip(memories, pendings):
+        for p in pending:
+            m.abort(p)
+    for m, old in zip(memories, before):
+        for name, slots in old.items():
+            torch.testing.assert_close(m.state[name]["e"], slots["e"], rtol=0, atol=1e-5)
+            for slot in ("p", "q"):
+                assert (slot in m.state[name]) == (slot in slots)
+                if slot in slots:
+                    assert torch.equal(m.state[name][slot], slots[slot])
+
+
+@both
+def test_a_closed_exchange_restores(method, memory):
+    compressor, m = method(rank=2), memory()
+    step([m], compressor, gradients(1, SHAPES), 0)
+    before = m.state_dict()
+    for answered in (0, 1):
+        items = [(g, Key(n, step=1)) for n, g in gradients(1, SHAPES, 5)[0].items()]
+        rounds = m.rounds(items, compressor)
+        request = next(rounds)
+        if answered and method is PowerSGDCompressor:
+            rounds.send(request)
+        rounds.close()
+        for name, slots in before.items():
+            torch.testing.assert_close(m.state[name]["e"], slots["e"], rtol=0, atol=1e-5)
+
+
+@both
+def test_overflow_of_a_factor_leaves_no_trace(method, memory):
+    compressor, m = method(rank=4), memory()
+    huge = torch.full((30, 40), 3e38)
+    pendings, _ = drive([m], compressor, [{"w": huge}], 0)
+    assert not all(bool(factor.isfinite().all()) for factor in pendings[0][0].payload)
+    m.commit(pendings[0][0])
+    assert all(bool(t.isfinite().all()) for t in m.state["w"].values())
+    result = sum(step([m], compressor, [{"w": torch.ones(30, 40)}], number)["w"] for number in (0, 1))
+    torch.testing.assert_close(result, torch.full((30, 40), 2.0), rtol=1e-4, atol=1e-4)
+
+
+def test_powersgd_takes_two_rounds_and_acpsgd_one():
+    for (method, memory), rounds in zip(PAIRS, (2, 1)):
+        _, counted = drive([memory()], method(), gradients(1, SHAPES), 0)
+        assert counted == rounds
+    _, counted = drive([PowerSGDMemory()], PowerSGDCompressor(num_iters_per_step=3), gradients(1, SHAPES), 0)
+    assert counted == 6
+
+
+def test_more_iterations_approximate_better():
+    grads = gradients(2, {"w": (40, 40)})
+    mean = (grads[0]["w"] + grads[1]["w"]) / 2
+    errors = []
+    for iterations in (1, 8):
+        memories = [PowerSGDMemory(), PowerSGDMemory()]
+        result = step(memories, PowerSGDCompressor(rank=4, num_iters_per_step=iterations), grads, 0)["w"]
+        errors.append(float((result - mean).norm()))
+    best = float(torch.linalg.svdvals(mean)[4:].norm())
+    assert errors[1] < errors[0]
+    assert errors[1] < 1.05 * best
+
+
+def test_acpsgd_sends_p_and_q_in_turn():
+    compressor, m = ACPSGDCompressor(rank=2), ACPSGDMemory()
+    sizes = []
+    for number in range(4):
+        rounds = m.rounds([(torch.randn(30, 50), Key("w", step=number))], compressor)
+        request = next(rounds)
+        sizes.append(tuple(request[0].shape))
+        with pytest.raises(StopIteration) as end:
+            rounds.send(request)
+        m.commit(end.value.value[0])
+        assert compressor.payload_bytes_of((30, 50), step=number) == request[0].nbytes
+    assert sizes == [(30, 2), (2, 50), (30, 2), (2, 50)]
+
+
+def test_acpsgd_warm_start_finds_the_subspace():
+    """Alternating steps on one matrix are a power iteration: the result approaches the best of that rank."""
+    matrix = torch.randn(40, 6) @ torch.diag(torch.tensor([9.0, 7, 5, 1, 0.5, 0.1])) @ torch.randn(6, 50)
+    compressor, m = ACPSGDCompressor(rank=3), ACPSGDMemory()
+    for number in range(30):
+        m.state.setdefault("w", {}).pop("e", None)
+        result = step([m], compressor, [{"w": matrix}], number)["w"]
+    best = torch.linalg.svdvals(matrix)[3:].norm()
+    assert (result - matrix).norm() < 1.01 * best
+
+
+@both
+def test_batching_equals_one_by_one(method, memory):
+    compressor, together, alone = method(rank=2), [memory(), memory()], [memory(), memory()]
+    for number in range(3):
+        grads = gradients(2, SHAPES, number)
+        result = step(together, compressor, grads, number)
+        for name in SHAPES:
+            single = step(alone, compressor, [{name: g[name]} for g in grads], number)
+            assert torch.equal(single[name], result[name])
+
+
+@both
+def test_torch_generator_plays_no_part(method, memory):
+    results = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        state = torch.get_rng_state()
+        m = memory()
+        for number in range(3):
+            result = step([m], method(rank=2), gradients(1, SHAPES, number), number)
+        assert torch.equal(torch.get_rng_state(), state)
+        results.append(result)
+    assert all(torch.equal(results[0][n], results[1][n]) for n in SHAPES)
+
+
+@both
+def test_state_dict_continues_exactly(method, memory):
+    compressor, memories = method(rank=2), [memory(), memory()]
+    for number in range(3):
+        step(memories, compressor, gradients(2, SHAPES, number), number)
+    resumed = [memory(), memory()]
+    for new, old in zip(resumed, memories):
+        new.load_state_dict(old.state_dict())
+    for number in range(3, 6):
+        grads = gradients(2, SHAPES, number)
+        one, two = step(memories, compressor, grads, number), step(resumed, compressor, grads, number)
+        assert all(torch.equal(one[n], two[n]) for n in SHAPES)
+
+
+@both
+def test_state_is_the_factors_and_one_buffer(method, memory):
+    m = memory()
+    for number in range(2):
+        step([m], method(rank=2), [{"w": torch.randn(30, 4, 5)}], number)
+    shapes = {slot: tuple(t.shape) for slot, t in m.state["w"].items()}
+    assert shapes.pop("e") == (30, 4, 5)
+    assert shapes == ({"q": (2, 20)} if method is PowerSGDCompressor else {"p": (2, 30), "q": (2, 20)})
+    m.rescale_(0.5)
+
+
+@both
+def test_state_of_another_model_is_refused(method, memory):
+    m = memory()
+    for number in range(2):
+        step([m], method(rank=2), [{"w": torch.randn(30, 40)}], number)
+    with pytest.raises(StateError, match="'w'"):
+        step([m], method(rank=2), [{"w": torch.randn(30, 41)}], 2)
+    before = m.state["w"]["e"].clone()
+    with pytest.raises(StateError, match="'w'"):
+        step([m], method(rank=2), [{"w": torch.randn(40, 30)}], 2)
+    torch.testing.assert_close(m.state["w"]["e"], before, rtol=0, atol=1e-5)
+
+
+@both
+def test_rank_may_change_between_steps(method, memory):
+    memories = [memory(), memory()]
+    for number, rank in enumerate((1, 1, 4, 2, 2)):
+        result = step(memories, method(rank=rank), gradients(2, SHAPES, number), number)
+        assert all(bool(value.isfinite().all()) for value in result.values())
+
+
+@both
+def test_tensors_without_factors_travel_along(method, memory):
+    shapes = {"bias": (7,), "w": (30, 40), "tiny": (2, 3)}
+    memories = [memory(), memory()]
+    grads = gradients(2, shapes)
+    result = step(memories, method(rank=2), grads, 0)
+    for name in ("bias", "tiny"):
+        torch.testing.assert_close(result[name], (grads[0][name] + grads[1][name]) / 2)
+        assert name not in memories[0].state
+    only = step(memories, method(rank=2), [{"bias": torch.ones(3)}, {"bias": torch.zeros(3)}], 1)
+    assert torch.equal(only["bias"], torch.full((3,), 0.5))
+
+
+@both
+def test_which_tensors_are_taken(method, memory):
+    compressor = method(rank=4, start_iter=10)
+    assert compressor.takes((64, 3, 7, 7), 10)
+    assert not compressor.takes((64, 3, 7, 7), 9)
+    for shape in (
+        (),
+        (5,),
+        (4000,),
+        (3, 4000),
+        (4, 4),
+        (16, 16),
+        (16, 16, 1),
+        (0, 100),
+        (100, 0),
+        (100, 0, 3),
+    ):
+        assert not compressor.takes(shape, 10), shape
+    assert method(rank=4, min_compression_rate=1).takes((9, 9), 0)
+    assert compressor.payload_bytes_of((64, 64), step=0) == 64 * 64 * 4
+
+
+@pytest.mark.parametrize("method", [PowerSGDCompressor, ACPSGDCompressor])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (5,), (0, 3), (1, 1), (40, 30), (16, 8, 3, 3)])
+def test_compress_alone(method, dtype, shape):
+    compressor = method(rank=2)
+    for tensor in (torch.randn(shape).to(dtype), torch.zeros(shape, dtype=dtype)):
+        payload, ctx = compressor.compress(tensor, "w")
+        result = compressor.decompress(payload, ctx)
+        assert result.shape == tensor.shape
+        assert result.dtype == dtype
+        assert result.isfinite().all()
+        if compressor.fits(shape):
+            n, m = tensor.shape[0], tensor[0].numel()
+            assert sum(p.numel() for p in payload) == 2 * (n + m)
+            error = (result.double() - tensor.double()).norm()
+            assert error <= tensor.double().norm()
+        else:
+            assert torch.equal(result, tensor)
+
+
+def test_compress_takes_any_strides():
+    tensor = torch.randn(30, 1) @ torch.randn(1, 40)
+    compressor = PowerSGDCompressor(rank=1)
+    for view in (tensor.t().contiguous().t(), torch.stack([tensor, tensor], -1)[..., 0]):
+        assert not view.is_contiguous()
+        torch.testing.assert_close(compressor.decompress(*compressor.compress(view, "w")), tensor)
+
+
+def test_residual_and_sums_of_payloads():
+    compressor = PowerSGDCompressor(rank=2)
+    a, b = torch.randn(30, 40), torch.randn(30, 40)
+    (pa, ctx), (pb, _) = compressor.compress(a, "w"), compressor.compress(b, "w")
+    rest = a.clone()
+    compressor.residual_(rest, pa, ctx)
+    torch.testing.assert_close(rest + compressor.decompress(pa, ctx), a)
+    out = torch.empty(30 * 40)
+    compressor.combine_(out, [pa, pb], ctx)
+    torch.testing.assert_close(
+        out.view(30, 40), (compressor.decompress(pa, ctx) + compressor.decompress(pb, ctx)) / 2
+    )
+    strided = torch.empty(40, 30).t()
+    compressor.combine_(strided, [pa], ctx)
+    torch.testing.assert_close(strided, a - rest)
+
+
+def test_foreign_payloads_are_refused():
+    compressor = PowerSGDCompressor(rank=2)
+    payload, ctx = compressor.compress(torch.randn(30, 40), "w")
+    for broken in (
+        [payload[0]],
+        payload[::-1],
+        [payload[0][:-1], payload[1]],
+        [payload[0], payload[1][:1]],
+        [*payload, payload[0]],
+        [payload[0].reshape(-1), payload[1]],
+        [],
+    ):
+        with pytest.raises(PayloadError, match="'w'"):
+            compressor.combine_(torch.empty(30, 40), [broken], ctx)
+
+
+@pytest.mark.parametrize("method", [PowerSGDCompressor, ACPSGDCompressor])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"rank": 0},
+        {"rank": 1.5},
+        {"rank": True},
+        {"min_compression_rate": 0},
+        {"min_compression_rate": math.inf},
+        {"start_iter": -1},
+    ],
+)
+def test_bad_settings(method, bad):
+    with pytest.raises(ConfigError, match=next(iter(bad))):
+        method(**bad)
+
+
+def test_bad_iterations():
+    with pytest.raises(ConfigError, match="num_iters_per_step=0"):
+        PowerSGDCompressor(num_iters_per_step=0)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.float64, 1e-13)])
+def test_orthonormal_whatever_the_columns(dtype, tolerance):
+    base = torch.randn(50, 4, dtype=dtype)
+    parallel = base[:, :1] @ torch.ones(1, 4, dtype=dtype)
+    wild = base * torch.tensor([1e-30, 1e30, 1.0, 1e-38], dtype=dtype)
+    zero = torch.zeros(50, 4, dtype=dtype)
+    some = base.clone()
+    some[:, 2] = 0
+    square = torch.randn(4, 4, dtype=dtype)
+    factors = [base, parallel, wild, zero, some, square, base.t().contiguous().t()]
+    for factor, q in zip(factors, orthonormalise(factors)):
+        assert q.shape == factor.shape
+        assert q.t().is_contiguous()
+        torch.testing.assert_close(q.t() @ q, torch.eye(4, dtype=dtype), rtol=0, atol=tolerance)
+        unit = factor / factor.abs().amax(0).clamp_min(1e-300 if dtype == torch.float64 else 1e-38)
+        torch.testing.assert_close(q @ (q.t() @ unit), unit, rtol=0, atol=20 * tolerance)
+
+
+def test_starting_factors_are_shared_and_differ_by_name_and_step():
+    like = torch.zeros(1)
+    one = starting_factor(Key("w", rank=0), "q", 4, 1000, like)
+    assert torch.equal(one, starting_factor(Key("w", rank=3), "q", 4, 1000, like))
+    for other in (Key("v"), Key("w", step=1), Key("w", seed=1)):
+        assert not torch.equal(one, starting_factor(other, "q", 4, 1000, like))
+    assert -0.5 <= one.min() < -0.49
+    assert 0.49 < one.max() < 0.5
+    assert abs(float(one.mean())) < 0.03
+    assert torch.equal(starting_factor(Key("w"), "q", 4, 1000, like.double()), one.double())
+
+
+def test_restart_keeps_directions_and_redraws_zeros():
+    warm = torch.randn(3, 20)
+    warm[1] = 0
+    (fresh,) = restarted([warm], [Key("w")], "q")
+    torch.testing.assert_close(fresh[0], warm[0] / warm[0].abs().max())
+    assert fresh[1].abs().max() > 0.1
+    assert not warm[1].any()
+    assert restarted([], [], "q") == []
