@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from .bits import *
 from .dense import *
+from .eden import *
+from .inceptionn import *
+from .indices import *
 from .randomness import *
 from .reduce import *
+from .sketch import *
 from .sparse import *

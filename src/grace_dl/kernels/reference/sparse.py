@@ -12,9 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...errors import PayloadError
-from .indices import decode_indices, encode_indices, index_bytes, pack_flags, unpack_flags
-from .randomness import draw
+from ..check import broken
+from .bits import pack
+from .indices import decode_indices, encode_indices, flags, index_bytes
+from .randomness import draws
 from .reduce import tree_sum
 
 __all__ = [
@@ -113,7 +114,8 @@ def threshold_encode(
 ) -> tuple[Tensor, Tensor]:
     """All elements with |v| >= threshold, as values of `dtype` and coded indices; maybe none."""
     v = formed(x, g, beta, gamma, ef)
-    chosen = (v.abs() >= threshold).nonzero().view(-1)
+    least = magnitudes(torch.tensor(threshold, dtype=v.dtype, device=v.device))
+    chosen = (magnitudes(v) >= least).nonzero().view(-1)
     k = chosen.numel()
     values = torch.empty(k, dtype=dtype, device=v.device)
     index = torch.empty(index_bytes(v.numel(), k), dtype=torch.uint8, device=v.device)
@@ -128,7 +130,7 @@ def sparse_add(
     count = values.numel() if count is None else count
     chosen = decode_indices(index, out.numel(), values.numel(), count)
     if bool((values[count:] != 0).any()):
-        raise PayloadError(f"values behind the {count} announced ones are not zero; a peer sent a broken payload.")
+        raise broken(f"values behind the {count} announced ones are not zero")
     out[chosen] += values[:count].to(out.dtype) * alpha
 
 
@@ -144,7 +146,7 @@ def randomk_indices(d: int, k: int, word: int, device: torch.device | None = Non
     """One index in each of `k` strata that cut 0..d evenly, and the sizes of the strata."""
     edges = torch.arange(k + 1, device=device) * d // k
     sizes = edges[1:] - edges[:-1]
-    return edges[:-1] + (draw(word, torch.arange(k, device=device)) * sizes >> 32), sizes
+    return edges[:-1] + (draws(word, torch.arange(k, device=device)) * sizes >> 32), sizes
 
 
 def randomk_encode(
@@ -197,7 +199,7 @@ def dgc_encode(
 
 def _sampled(v: Tensor, keys: Tensor, k: int, s: Sampling) -> Tensor:
     places = torch.arange(s.samples, device=v.device)
-    places = s.start + places * s.stride if s.stride else draw(s.word, places) * v.numel() >> 32
+    places = s.start + places * s.stride if s.stride else draws(s.word, places) * v.numel() >> 32
     threshold = torch.topk(v.abs()[places], s.rank, sorted=False).values.min()
     for _ in range(s.iterations):
         hits = int((keys >= magnitudes(threshold)).sum())
@@ -238,7 +240,7 @@ def dgc_undo_(m: Tensor, v: Tensor, g: Tensor, mu: float, nesterov: bool, scale:
 
 def square_sum(x: Tensor) -> float:
     """The sum of squares in float64, the same bits on every backend."""
-    return float(tree_sum(x.double() * x.double()))
+    return tree_sum(x.double() * x.double())
 
 
 # AdaQ -------------------------------------------------------------------------------------------------
@@ -271,11 +273,12 @@ def adaq_encode(
         chosen = members[largest(keys[members], share(ratio, members.numel()))]
         sides.append(chosen)
         counts[side] = chosen.numel()
-        means[side] = (tree_sum(v[chosen].double()) / chosen.numel()).to(v.dtype) if chosen.numel() else 0.0
+        means[side] = tree_sum(v[chosen]) / chosen.numel() if chosen.numel() else 0.0
     merged, order = torch.cat(sides).sort()
     negative = order >= sides[0].numel()
     encode_indices(merged, v.numel(), slots, index)
-    pack_flags(negative.to(torch.uint8), signs)
+    signs.zero_()
+    signs[: (merged.numel() + 7) // 8] = pack(negative, 1)
     if ef:
         v[merged] -= means[negative.to(torch.int64)]
 
@@ -286,11 +289,12 @@ def adaq_add(
     """`out += alpha * decoded`, once counts, means, signs and indices are found to agree."""
     positive, negative = (int(n) for n in counts.tolist())
     if min(positive, negative) < 0 or positive + negative > slots:
-        raise PayloadError(f"{positive} and {negative} elements are announced where {slots} have room.")
+        raise broken(f"{positive} and {negative} elements are announced where {slots} have room")
     if not bool(means.isfinite().all()):
-        raise PayloadError(f"the means {means.tolist()} are not finite; a peer sent a broken payload.")
-    side = unpack_flags(signs, positive + negative)
-    if int(side.sum(dtype=torch.int64)) != negative:
-        raise PayloadError(f"the signs do not mark the {negative} announced negative elements.")
+        raise broken(f"the means {means.tolist()} are not finite")
+    side = flags(signs, 1, slots)
+    if int(side.sum()) != negative or bool(side[positive + negative :].any()):
+        raise broken(f"the signs do not mark the {negative} announced negative elements")
+    side = side[: positive + negative]
     chosen = decode_indices(index, out.numel(), slots, positive + negative)
-    out[chosen] += means[side.to(torch.int64)].to(out.dtype) * alpha
+    out[chosen] += means[side].to(out.dtype) * alpha
