@@ -246,11 +246,12 @@ class Communicator:
             segment.flat.copy_(out.view(-1))
 
     def _conclude_flagged(self, segment: Segment, flag: int) -> bool:
-        """Set the result of a segment with nothing to decode; False for an ordinary one."""
+        """Set the result of a segment with nothing to decode; False for an ordinary one.
+
+        A parameter that no rank used keeps the gradient it has, as with plain DDP.
+        """
         if flag == NONFINITE:
             segment.flat.fill_(float("nan"))
-        elif flag == UNUSED:
-            segment.flat.zero_()
         return flag in (NONFINITE, UNUSED)
 
     def _stepped(self, name: str) -> None:
