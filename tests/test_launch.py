@@ -9,6 +9,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+
 from launch import Launcher, RankFailure
 
 

@@ -30,10 +30,10 @@ class Images:
     classes: int = CLASSES
 
 
-def load_images(name: str, fallback: str | None = None, report: Report = lambda line: None) -> Images:
+def load_images(name: str, fallback: tuple[str, ...] = (), report: Report = lambda line: None) -> Images:
     """A data set by name: mnist, fashion-mnist, cifar10, or digits (1,797 images inside scikit-learn).
 
-    `fallback` names the set to use when no source of the first can be reached.
+    `fallback` names the sets to try when no source of the first can be reached.
     """
     if name not in NAMES:
         raise ConfigError(f"unknown image data set {name!r}. Known: {', '.join(NAMES)}.")
@@ -43,10 +43,10 @@ def load_images(name: str, fallback: str | None = None, report: Report = lambda 
         folder = fetch(DATASETS[name], report)
         return _cifar(folder) if name == "cifar10" else _idx_set(name, folder)
     except DataError as error:
-        if fallback is None:
+        if not fallback:
             raise
-        report(f"{error}\nUsing {fallback} instead.")
-        return load_images(fallback, report=report)
+        report(f"{error}\nTrying {fallback[0]} instead.")
+        return load_images(fallback[0], fallback[1:], report)
 
 
 def _idx_set(name: str, folder: Path) -> Images:

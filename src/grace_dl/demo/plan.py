@@ -1,0 +1,82 @@
+"""What the demo runs, and what it records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+LEARNING_RATE = 0.05
+MOMENTUM = 0.9
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: a method's parameters, and the optimizer's momentum (none where the method brings its own)."""
+
+    label: str
+    params: dict[str, Any] | None
+    """For `grace_from_params`; None is DistributedDataParallel as it comes."""
+    momentum: float = MOMENTUM
+
+
+@dataclass
+class Point:
+    """One look at the model during training."""
+
+    step: int
+    seconds: float
+    """Training time so far, looks at the model not counted."""
+    megabytes: float
+    """What one worker has sent so far."""
+    accuracy: float
+
+
+@dataclass
+class Result:
+    """What one training gave, as rank 0 saw it."""
+
+    label: str
+    params: dict[str, Any] | None
+    steps: int
+    parameters: int
+    accuracy: float
+    sent_per_step: float
+    """Bytes leaving one worker each step."""
+    payload_per_step: float
+    """Bytes one worker hands to collectives each step."""
+    dense_per_step: float
+    """Bytes of the gradients."""
+    step_ms: float
+    """Median over the steps."""
+    seconds: float
+    points: list[Point] = field(default_factory=list)
+
+    @property
+    def ratio(self) -> float:
+        """How many times smaller the payload is than the gradients."""
+        return self.dense_per_step / self.payload_per_step
+
+
+RUNS = (
+    Run("uncompressed", None),
+    Run("fp16", {"compressor": "fp16"}),
+    Run("int4", {"compressor": "int4"}),
+    Run("efsignsgd", {"compressor": "efsignsgd"}),
+    Run("powersgd rank 4", {"compressor": "powersgd", "rank": 4}),
+    Run("topk 1 %", {"compressor": "topk", "compress_ratio": 0.01}),
+    Run("dgc 0.5 %", {"compressor": "dgc", "compress_ratio": 0.005}, momentum=0.0),
+)
+"""The demo's programme: the plain baseline first, then about one method of each family, ever smaller on the wire."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all runs of a demo share."""
+
+    data: str = "fashion-mnist"
+    epochs: float = 2.0
+    batch: int = 64
+    """Images per worker and step."""
+    workers: int = 2
+    looks: int = 12
+    """How often the model is tried on part of the test set during a run."""

@@ -1,0 +1,147 @@
+"""Local workers for commands that need several processes: started, watched, and never left hanging."""
+
+from __future__ import annotations
+
+import datetime
+import faulthandler
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from .errors import GraceError
+
+Emit = Callable[[Any], None]
+"""Sends an event from a worker to the process that started it."""
+
+
+class WorkerError(GraceError, RuntimeError):
+    """A local worker failed, died or fell silent; the message holds what is known."""
+
+
+def run_workers(
+    function: Callable[..., Any],
+    world: int,
+    *arguments: Any,
+    on_event: Callable[[int, Any], None] = lambda rank, event: None,
+    silence: float = 120.0,
+) -> list[Any]:
+    """Run `function(rank, world, emit, *arguments)` in `world` processes joined by a Gloo group on this machine.
+
+    `function` must be importable. Events are handed to `on_event` as they come. When no worker says anything for
+    `silence` seconds, all are ended and the stacks of those still at work are printed. Returns the results by rank.
+    """
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    context = multiprocessing.get_context("spawn")
+    processes: list[BaseProcess] = []
+    ends: dict[Connection, int] = {}
+    try:
+        for rank in range(world):
+            ours, theirs = context.Pipe(duplex=False)
+            process = context.Process(
+                target=_worker,
+                args=(theirs, store.port, rank, world, silence, function, arguments),
+                daemon=True,
+            )
+            process.start()
+            theirs.close()
+            processes.append(process)
+            ends[ours] = rank
+        return _watch(processes, ends, on_event, silence)
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.join(10)
+
+
+def _watch(
+    processes: list[BaseProcess],
+    ends: dict[Connection, int],
+    on_event: Callable[[int, Any], None],
+    silence: float,
+) -> list[Any]:
+    results: dict[int, Any] = {}
+    open_ends = dict(ends)
+    while open_ends:
+        ready = wait(list(open_ends), timeout=silence)
+        if not ready:
+            raise WorkerError(
+                f"no worker reported anything for {silence:g} s: {_stacks(processes)}; all were ended."
+            )
+        for end in ready:
+            assert isinstance(end, Connection)
+            rank = open_ends[end]
+            try:
+                kind, value = end.recv()
+            except EOFError:
+                processes[rank].join(5)
+                raise WorkerError(
+                    f"worker {rank} died with exit code {processes[rank].exitcode}; "
+                    "a negative one is a signal, and -9 usually means that memory ran out."
+                ) from None
+            if kind == "event":
+                on_event(rank, value)
+            elif kind == "failed":
+                raise WorkerError(f"worker {rank} failed:\n{value}")
+            else:
+                results[rank] = value
+                del open_ends[end]
+    return [results[rank] for rank in range(len(processes))]
+
+
+def _stacks(processes: list[BaseProcess]) -> str:
+    if not hasattr(signal, "SIGUSR1"):
+        return "this system cannot show their stacks"
+    for process in processes:
+        if process.pid is not None and process.is_alive():
+            os.kill(process.pid, signal.SIGUSR1)
+    time.sleep(1)
+    return "their stacks are above"
+
+
+def _worker(
+    end: Connection,
+    port: int,
+    rank: int,
+    world: int,
+    silence: float,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+) -> None:
+    if hasattr(signal, "SIGUSR1"):
+        faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means, and ends us
+    _choose_loopback()
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // world))
+    try:
+        timeout = datetime.timedelta(seconds=silence)
+        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timeout)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timeout)
+        result = function(rank, world, lambda event: end.send(("event", event)), *arguments)
+        dist.barrier()
+        dist.destroy_process_group()
+    except Exception:
+        end.send(("failed", traceback.format_exc()))
+        os._exit(1)
+    end.send(("done", result))
+
+
+def _choose_loopback() -> None:
+    """All workers are on this machine; a host name that does not resolve must not keep Gloo from finding them."""
+    names = [name for _, name in socket.if_nameindex()]
+    for loopback in ("lo", "lo0"):
+        if loopback in names:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
