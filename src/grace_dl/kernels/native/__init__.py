@@ -6,5 +6,5 @@ What is not compiled, or not for a given dtype or device, is served by the refer
 from __future__ import annotations
 
 from ..reference import *
-from .dense import *
+from .basic import *
 from .sparse import *

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from .basic import *
 from .bits import *
-from .dense import *
-from .eden import *
-from .inceptionn import *
-from .indices import *
+from .blocks import *
+from .cast import *
 from .randomness import *
 from .reduce import *
-from .sketch import *
+from .signs import *
 from .sparse import *
+from .tables import *
+from .ternary import *

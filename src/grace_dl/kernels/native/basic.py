@@ -1,4 +1,4 @@
-"""Compiled dense kernels."""
+"""Compiled: forming the compensated gradient, and the check for NaN and infinity."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ... import _native
-from ..reference import dense as reference
+from ..reference import basic as reference
 from .pointer import address, native_dtype, threads
 
 __all__ = ["all_finite", "axpby_"]

@@ -1,0 +1,38 @@
+"""1-bit SGD."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from .. import kernels
+from ..key import Key
+from ..registry import register
+from .base import Context, Payload, Spec, work_dtype
+from .fused import FusedCodec
+
+
+@register("onebit", bits="1", reference="Seide 2014, Interspeech")
+class OneBitCompressor(FusedCodec):
+    """Signs, decoded to the mean of the negative elements and the mean of the others."""
+
+    def spec(self, numel: int, dtype: torch.dtype) -> Spec:
+        return ((torch.uint8, (numel + 7) // 8), (work_dtype(dtype), 2))
+
+    def _fused(
+        self,
+        kernel: ModuleType,
+        x: Tensor,
+        g: Tensor | None,
+        beta: float,
+        gamma: float,
+        ef: bool,
+        key: Key,
+        out: Payload,
+    ) -> None:
+        kernel.onebit_encode(x, g, beta, gamma, ef, *out)
+
+    def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
+        kernels.of(out).onebit_add(out, *payload)

@@ -1,0 +1,32 @@
+"""What every method needs: forming the compensated gradient, and the check for NaN and infinity."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["all_finite", "axpby_", "compensated", "safe"]
+
+
+def all_finite(x: Tensor) -> bool:
+    """Whether `x` holds no infinity and no NaN."""
+    return bool(torch.isfinite(x).all())
+
+
+def axpby_(x: Tensor, g: Tensor, beta: float, gamma: float) -> Tensor:
+    """x = beta * x + gamma * g, in place, every operation rounded."""
+    return x.mul_(beta).add_(g * gamma)
+
+
+def compensated(x: Tensor, g: Tensor | None, beta: float, gamma: float) -> Tensor:
+    """What an encoder encodes, flat: x, or beta * x + gamma * g with every operation rounded.
+
+    Written as a product and a sum: `torch.add(…, alpha=…)` may fuse the two and round once.
+    """
+    x = x.view(-1)
+    return x if g is None else x * beta + g.view(-1) * gamma
+
+
+def safe(scale: Tensor) -> Tensor:
+    """A divisor in place of a scale: 1 where the scale is zero (there everything to divide is zero, too)."""
+    return torch.where(scale > 0, scale, 1.0)

@@ -1,0 +1,87 @@
+"""Stochastic rounding to a few levels with one scale per block: int8, int4, QSGD."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ..check import broken, payload_part, working
+from .basic import compensated, safe
+from .bits import pack, packed_bytes, unpack
+from .randomness import uniforms
+from .reduce import halve
+
+__all__ = ["block_add", "block_encode", "squares_factor"]
+
+# Squares of float64 numbers between these neither overflow nor vanish.
+BIG, SMALL = 2.0**500, 2.0**-500
+
+
+def squares_factor(top: Tensor) -> Tensor:
+    """A power of two that brings numbers up to `top` where their squares are safe; 1 where they already are."""
+    if top.dtype != torch.float64:
+        return torch.ones_like(top, dtype=torch.float64)
+    exponent = torch.frexp(top)[1].clamp(-1000, 1000)
+    unsafe = (top > BIG) | ((top < SMALL) & (top > 0))
+    return torch.where(unsafe, torch.ldexp(torch.ones_like(top), -exponent), 1.0)
+
+
+def _norms(rows: Tensor, top: Tensor) -> Tensor:
+    """The Euclidean norm of each row: at least its absmax, at most the largest finite number."""
+    width = 1 << max(0, rows.shape[1] - 1).bit_length()
+    factor = squares_factor(top)
+    y = pad(rows.double() * factor[:, None], (0, width - rows.shape[1]))
+    norm = (halve(y * y).sqrt() / factor).clamp(max=torch.finfo(rows.dtype).max)
+    return torch.maximum(norm.to(rows.dtype), top)
+
+
+def block_encode(
+    x: Tensor,
+    g: Tensor | None,
+    beta: float,
+    gamma: float,
+    ef: bool,
+    block: int,
+    levels: int,
+    bits: int,
+    norm: str,
+    word: int,
+    codes: Tensor,
+    scales: Tensor,
+) -> None:
+    """Round abs(v) / scale * levels up or down at random, without bias; codes are q + levels in `bits` bits.
+
+    Alistarh et al. 2017, eq. 3.1, with the block's Euclidean norm ("l2") or absmax ("max") as the scale.
+    """
+    working(x)
+    n = x.numel()
+    payload_part(codes, torch.uint8, packed_bytes(n, bits))
+    payload_part(scales, x.dtype, -(-n // block))
+    v = compensated(x, g, beta, gamma)
+    rows = pad(v, (0, -n % block)).view(-1, block)
+    top = rows.abs().amax(1)
+    scale = _norms(rows, top) if norm == "l2" else top
+    y = ((rows.abs() / safe(scale)[:, None]) * levels).clamp(max=levels).view(-1)[:n]
+    whole = y.floor()
+    q = whole + (uniforms(word, n, v) < y - whole)
+    q = torch.where(v < 0, -q, q).to(torch.int64)
+    codes.copy_(pack(q + levels, bits))
+    scales.copy_(scale)
+    if ef:
+        x.view(-1).copy_(v - (q.to(x.dtype) / levels) * scale.repeat_interleave(block)[:n])
+
+
+def block_add(out: Tensor, codes: Tensor, scales: Tensor, block: int, levels: int, bits: int) -> None:
+    """out += q / levels * scale."""
+    working(out)
+    n = out.numel()
+    payload_part(codes, torch.uint8, packed_bytes(n, bits))
+    payload_part(scales, out.dtype, -(-n // block))
+    if not bool(((scales >= 0) & torch.isfinite(scales)).all()):
+        raise broken("a block's scale is negative or not finite")
+    code = unpack(codes, bits, n)
+    if n and int(code.max()) > 2 * levels:
+        raise broken(f"a code is {int(code.max())}, above {2 * levels}")
+    q = (code - levels).to(out.dtype)
+    out.view(-1).add_((q / levels) * scales.repeat_interleave(block)[:n])

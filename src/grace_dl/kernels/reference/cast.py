@@ -1,0 +1,85 @@
+"""Casts to 16 bits, and to e4m3 with a scale per block."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ..check import broken, payload_part, working
+from .basic import compensated, safe
+
+__all__ = ["cast_add", "cast_encode", "fp8_add", "fp8_encode"]
+
+E4M3_MAX = 448.0
+
+
+def cast_encode(
+    x: Tensor,
+    g: Tensor | None,
+    beta: float,
+    gamma: float,
+    ef: bool,
+    workers: int,
+    limit: float,
+    out: Tensor,
+) -> None:
+    """out = v / workers, rounded to nearest even; what is finite stays so (at most `limit`), NaN and Inf stay.
+
+    The residual is taken against `workers` times what was sent. float64 is rounded to float32 first.
+    """
+    working(x)
+    payload_part(out, out.dtype, x.numel())
+    v = compensated(x, g, beta, gamma)
+    y = v * (1.0 / workers)
+    y = torch.where(torch.isfinite(y), y.clamp(-limit, limit), y)
+    out.copy_(y.to(torch.float32))
+    if ef:
+        x.view(-1).copy_(v - out.to(x.dtype) * float(workers))
+
+
+def cast_add(out: Tensor, payload: Tensor) -> None:
+    """out += payload, widened."""
+    working(out)
+    payload_part(payload, payload.dtype, out.numel())
+    out.view(-1).add_(payload.to(out.dtype))
+
+
+def fp8_encode(
+    x: Tensor,
+    g: Tensor | None,
+    beta: float,
+    gamma: float,
+    ef: bool,
+    block: int,
+    codes: Tensor,
+    scales: Tensor,
+) -> None:
+    """e4m3 of v / scale, rounded to nearest even, with scale = absmax / 448 per block (uint8 codes)."""
+    working(x)
+    n = x.numel()
+    payload_part(codes, torch.uint8, n)
+    payload_part(scales, x.dtype, -(-n // block))
+    v = compensated(x, g, beta, gamma)
+    rows = pad(v, (0, -n % block)).view(-1, block)
+    scale = rows.abs().amax(1) / E4M3_MAX
+    y = (rows / safe(scale)[:, None]).clamp(-E4M3_MAX, E4M3_MAX)
+    coded = y.to(torch.float32).to(torch.float8_e4m3fn).view(-1)[:n]
+    codes.copy_(coded.view(torch.uint8))
+    scales.copy_(scale)
+    if ef:
+        x.view(-1).copy_(v - coded.to(x.dtype) * scale.repeat_interleave(block)[:n])
+
+
+def fp8_add(out: Tensor, codes: Tensor, scales: Tensor, block: int) -> None:
+    """out += e4m3 values times the scale of their block."""
+    working(out)
+    n = out.numel()
+    payload_part(codes, torch.uint8, n)
+    payload_part(scales, out.dtype, -(-n // block))
+    if not bool(((scales >= 0) & torch.isfinite(scales)).all()):
+        raise broken("a block's scale is negative or not finite")
+    if bool(((codes & 0x7F) == 0x7F).any()):
+        raise broken("an e4m3 code stands for NaN")
+    values = codes.view(torch.float8_e4m3fn).to(out.dtype)
+    out.view(-1).add_(values * scales.repeat_interleave(block)[:n])

@@ -1,0 +1,148 @@
+"""One bit an element: plain signs and their majority vote, signs with a scale, and 1-bit SGD.
+
+A set bit means negative; bits fill bytes from the lowest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..check import broken, payload_part, working
+from .basic import compensated
+from .bits import pack, packed_bytes, unpack
+from .randomness import draws
+from .reduce import tree_sum
+
+__all__ = [
+    "onebit_add",
+    "onebit_encode",
+    "scaled_sign_add",
+    "scaled_sign_encode",
+    "sign_add",
+    "sign_encode",
+    "sign_vote",
+]
+
+
+def sign_encode(
+    x: Tensor,
+    g: Tensor | None,
+    beta: float,
+    gamma: float,
+    keep: bool,
+    word: int,
+    bits: Tensor,
+    flag: Tensor,
+) -> None:
+    """The sign of v; an element that is zero takes a random one. flag = 0 says that all are zero.
+
+    With `keep`, x becomes v itself: a momentum is updated in the same pass.
+    """
+    working(x)
+    n = x.numel()
+    payload_part(bits, torch.uint8, packed_bytes(n, 1))
+    payload_part(flag, torch.uint8, 1)
+    v = compensated(x, g, beta, gamma)
+    coin = draws(word, torch.arange(n, device=x.device)) >> 31 == 1
+    bits.copy_(pack((v < 0) | ((v == 0) & coin), 1))
+    flag.fill_(int((v != 0).any()))
+    if keep:
+        x.view(-1).copy_(v)
+
+
+def _negative(bits: Tensor, n: int) -> Tensor:
+    return unpack(bits, 1, n) == 1
+
+
+def sign_add(out: Tensor, bits: Tensor, flag: Tensor) -> None:
+    """out += 1 or -1; nothing where the flag says zero."""
+    working(out)
+    n = out.numel()
+    payload_part(bits, torch.uint8, packed_bytes(n, 1))
+    payload_part(flag, torch.uint8, 1)
+    if int(flag) > 1:
+        raise broken(f"the flag of a zero tensor is {int(flag)}, not 0 or 1")
+    if int(flag):
+        out.view(-1).add_(torch.where(_negative(bits, n), -1.0, 1.0).to(out.dtype))
+
+
+def sign_vote(out: Tensor, ballots: Sequence[Tensor], word: int) -> None:
+    """out = the sign most ballots have; a tie takes a random sign, the same for everyone who shares `word`."""
+    working(out)
+    n = out.numel()
+    votes = torch.zeros(n, dtype=torch.int64, device=out.device)
+    for bits in ballots:
+        payload_part(bits, torch.uint8, packed_bytes(n, 1))
+        votes += 1 - 2 * unpack(bits, 1, n)
+    coin = draws(word, torch.arange(n, device=out.device)) >> 31 == 1
+    negative = (votes < 0) | ((votes == 0) & coin)
+    out.view(-1).copy_(torch.where(negative, -1.0, 1.0) if ballots else votes)
+
+
+def _mean(values: Tensor, count: int) -> Tensor:
+    """Mean by the fixed tree, in the dtype of `values`. A sum beyond float64 is taken again of smaller numbers."""
+    total = tree_sum(values)
+    mean = total / count if math.isfinite(total) else tree_sum(values * 2.0**-64) / count * 2.0**64
+    return torch.tensor(mean, dtype=torch.float64).to(values.dtype).to(values.device)
+
+
+def scaled_sign_encode(
+    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, bits: Tensor, scale: Tensor
+) -> None:
+    """Signs, and the mean of abs(v) (Karimireddy et al. 2019, algorithm 1)."""
+    working(x)
+    n = x.numel()
+    payload_part(bits, torch.uint8, packed_bytes(n, 1))
+    payload_part(scale, x.dtype, 1)
+    v = compensated(x, g, beta, gamma)
+    mean = _mean(v.abs(), n)
+    bits.copy_(pack(v < 0, 1))
+    scale.fill_(mean)
+    if ef:
+        x.view(-1).copy_(v - torch.where(v < 0, -mean, mean))
+
+
+def scaled_sign_add(out: Tensor, bits: Tensor, scale: Tensor) -> None:
+    """out += scale or -scale."""
+    working(out)
+    n = out.numel()
+    payload_part(bits, torch.uint8, packed_bytes(n, 1))
+    payload_part(scale, out.dtype, 1)
+    if not 0 <= float(scale) < math.inf:
+        raise broken(f"the scale is {float(scale)}")
+    out.view(-1).add_(torch.where(_negative(bits, n), -scale, scale))
+
+
+def onebit_encode(
+    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, bits: Tensor, means: Tensor
+) -> None:
+    """Signs, and the means of the negative and of the other elements (Seide et al. 2014, section 3.2)."""
+    working(x)
+    n = x.numel()
+    payload_part(bits, torch.uint8, packed_bytes(n, 1))
+    payload_part(means, x.dtype, 2)
+    v = compensated(x, g, beta, gamma)
+    negative = v < 0
+    below = int(negative.sum())
+    low = _mean(torch.where(negative, v, 0.0), max(below, 1))
+    high = _mean(torch.where(negative, 0.0, v), max(n - below, 1))
+    bits.copy_(pack(negative, 1))
+    means.copy_(torch.stack([low, high]))
+    if ef:
+        x.view(-1).copy_(v - torch.where(negative, low, high))
+
+
+def onebit_add(out: Tensor, bits: Tensor, means: Tensor) -> None:
+    """out += the mean that each bit stands for."""
+    working(out)
+    n = out.numel()
+    payload_part(bits, torch.uint8, packed_bytes(n, 1))
+    payload_part(means, out.dtype, 2)
+    low, high = means.tolist()
+    if not -math.inf < low <= 0 <= high < math.inf:
+        raise broken(f"the means of the negative and the other elements are {low} and {high}")
+    out.view(-1).add_(torch.where(_negative(bits, n), means[0], means[1]))
