@@ -6,9 +6,13 @@ from .basic import *
 from .bits import *
 from .blocks import *
 from .cast import *
+from .eden import *
+from .inceptionn import *
+from .indices import *
 from .randomness import *
 from .reduce import *
 from .signs import *
+from .sketch import *
 from .sparse import *
 from .tables import *
 from .ternary import *

@@ -1,0 +1,185 @@
+"""Deep gradient compression's selection: what exceeds a threshold estimated from a sample, at most k elements.
+
+Momentum correction, masking and clipping live in `memory/dgc.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .. import kernels
+from ..errors import ConfigError
+from ..kernels.check import broken
+from ..kernels.reference.indices import index_bytes
+from ..kernels.reference.sparse import Sampling
+from ..key import Key
+from ..registry import register
+from .base import Context, Payload, Spec
+from .sparse import SparseCodec, check_parts, check_ratio, kept
+
+WARMUP = 0.25
+"""The share of the elements sent in the first warm-up stage when only a number of stages is given."""
+
+
+@register(
+    "dgc", bits="ratio x (value + coded index)", reference="Lin 2018, ICLR", memories=("dgc", "residual")
+)
+class DgcCompressor(SparseCodec):
+    """Sends at most k elements above a sampled threshold; pair it with the `dgc` memory.
+
+    compress_ratio: share of the elements sent once the warm-up is over.
+    sample_ratio, strided_sample: how many elements are looked at for the threshold, at a stride or drawn at random;
+    1 looks at all, which is exact top-k.
+    compress_upper_bound, compress_lower_bound, max_adaptation_iters: the threshold is lowered (or, without
+    `resample`, raised) by these factors until the number of hits lies within them, at most so many times.
+    resample: with more hits than the upper bound allows take the k largest at once. Whatever remains above k hits
+    is trimmed by magnitude in any case.
+    fp16_values: values travel as float16. int32_indices: accepted for scripts that set it; indices are coded in 9 to 13
+    bits, smaller than either width.
+    warmup_epochs, warmup_coeff: call `warmup_compress_ratio(epoch)` at the start of an epoch. A number is the factor
+    from stage to stage (by default what leads from 0.25 to compress_ratio), a list gives the ratios themselves.
+    warmup_steps: steps of a warm-up stage; with it the stages follow by themselves and nothing needs to be called.
+    """
+
+    def __init__(
+        self,
+        compress_ratio: float = 0.3,
+        sample_ratio: float = 0.01,
+        strided_sample: bool = True,
+        compress_upper_bound: float = 1.3,
+        compress_lower_bound: float = 0.8,
+        max_adaptation_iters: int = 10,
+        resample: bool = True,
+        fp16_values: bool = False,
+        int32_indices: bool = False,
+        warmup_epochs: int = 0,
+        warmup_coeff: float | Sequence[float] | None = None,
+        warmup_steps: int = 0,
+    ) -> None:
+        super().__init__()
+        self.compress_ratio = check_ratio(compress_ratio)
+        if not 0 < sample_ratio <= 1:
+            raise ConfigError(
+                f"sample_ratio={sample_ratio!r} must lie in (0, 1]: the share of elements looked at."
+            )
+        if not 0 < compress_lower_bound <= 1 <= compress_upper_bound < math.inf:
+            raise ConfigError(
+                f"compress_lower_bound={compress_lower_bound!r} and compress_upper_bound={compress_upper_bound!r} must "
+                "enclose 1, as 0.8 and 1.3 do: they bound the number of hits as a multiple of k."
+            )
+        for name, number in (
+            ("max_adaptation_iters", max_adaptation_iters),
+            ("warmup_epochs", warmup_epochs),
+            ("warmup_steps", warmup_steps),
+        ):
+            if not isinstance(number, int) or number < 0:
+                raise ConfigError(f"{name}={number!r} must be a whole number, 0 or more.")
+        self.sample_ratio = float(sample_ratio)
+        self.strided_sample = bool(strided_sample)
+        self.compress_upper_bound = float(compress_upper_bound)
+        self.compress_lower_bound = float(compress_lower_bound)
+        self.max_adaptation_iters = max_adaptation_iters
+        self.resample = bool(resample)
+        self.fp16_values = bool(fp16_values)
+        self.int32_indices = bool(int32_indices)
+        self.warmup_epochs = warmup_epochs
+        self.warmup_coeff = list(warmup_coeff) if isinstance(warmup_coeff, Sequence) else warmup_coeff
+        self.warmup_steps = warmup_steps
+        self._stages = self._warmup()
+        self._ratio = self.compress_ratio
+        self.warmup_compress_ratio(0)
+
+    # Warm-up ------------------------------------------------------------------------------------------
+
+    def _warmup(self) -> list[float]:
+        """The ratios of the warm-up stages (Lin 2018, section 3.3: sparsity rises exponentially)."""
+        if self.warmup_epochs == 0:
+            return []
+        coeff = self.warmup_coeff
+        if isinstance(coeff, list):
+            if len(coeff) < self.warmup_epochs:
+                raise ConfigError(
+                    f"warmup_coeff={coeff!r} has {len(coeff)} entries for warmup_epochs={self.warmup_epochs}; give one "
+                    "ratio for each stage."
+                )
+            return [check_ratio(ratio) for ratio in coeff[: self.warmup_epochs]]
+        if coeff is None:
+            first = max(WARMUP, self.compress_ratio)
+            factor = (self.compress_ratio / first) ** (1 / self.warmup_epochs)
+        else:
+            if not 0 < coeff < 1:
+                raise ConfigError(
+                    f"warmup_coeff={coeff!r} must lie in (0, 1): the ratio is multiplied by it at every stage. A list "
+                    "gives the ratios themselves."
+                )
+            first = factor = float(coeff)
+        return [max(first * factor**stage, self.compress_ratio) for stage in range(self.warmup_epochs)]
+
+    def warmup_compress_ratio(self, epoch: int) -> float:
+        """Set the share that is sent in this epoch (on every rank alike), and return it.
+
+        >>> compressor = DgcCompressor(0.001, warmup_epochs=5, warmup_coeff=[0.25, 0.063, 0.015, 0.004, 0.001])
+        >>> [compressor.warmup_compress_ratio(epoch) for epoch in (0, 1, 5)]
+        [0.25, 0.063, 0.001]
+        """
+        self._ratio = self._stages[epoch] if epoch < len(self._stages) else self.compress_ratio
+        return self._ratio
+
+    @property
+    def ratio(self) -> float:
+        """The share of the elements sent at present."""
+        return self._ratio
+
+    # Method -------------------------------------------------------------------------------------------
+
+    def takes(self, shape: Sequence[int], step: int) -> bool:
+        if self.warmup_steps:
+            self.warmup_compress_ratio(step // self.warmup_steps)
+        return len(shape) > 1 and self._ratio < 1
+
+    def spec(self, numel: int, dtype: torch.dtype) -> Spec:
+        k = kept(self._ratio, numel)
+        values = torch.float16 if self.fp16_values else dtype
+        return ((values, k), (torch.uint8, index_bytes(numel, k)), (torch.int32, 1))
+
+    def _sampling(self, numel: int, k: int, key: Key) -> Sampling:
+        # Fewer than two expected hits in the sample would make the threshold a matter of luck.
+        samples = max(math.ceil(self.sample_ratio * numel), math.ceil(2 * numel / k))
+        word, start, stride = key.word(), 0, 0
+        if self.strided_sample and samples < numel:
+            stride = numel // samples
+            start = word % stride
+            samples = (numel - start + stride - 1) // stride
+        rank = -(-samples * k // numel)
+        bounds = self.compress_lower_bound, self.compress_upper_bound
+        return Sampling(rank, samples, start, stride, word, *bounds, self.max_adaptation_iters, self.resample)
+
+    def _run(
+        self, x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, key: Key, out: Payload | None
+    ) -> Payload:
+        payload = self.allocate(x.numel(), x.dtype, x.device) if out is None else out
+        k = payload[0].numel()
+        sampling = self._sampling(x.numel(), k, key)
+        kernels.of(x).dgc_encode(x, g, beta, gamma, ef, k, sampling, *payload)
+        return payload
+
+    def _count(self, payload: Payload, numel: int, dtype: torch.dtype) -> int:
+        check_parts(payload, self.spec(numel, dtype))
+        count = int(payload[2].item())
+        if not 0 <= count <= payload[0].numel():
+            raise broken(f"{count} of {payload[0].numel()} elements are announced")
+        return count
+
+    def _add(self, out: Tensor, payload: Payload, ctx: Context, alpha: float) -> None:
+        count = self._count(payload, out.numel(), out.dtype)
+        kernels.of(out).sparse_add(out, payload[0], payload[1], alpha, count)
+
+    def mask_(self, tensor: Tensor, payload: Payload, ctx: Context) -> None:
+        """Zero `tensor` where `payload` sends something (momentum factor masking, Lin 2018, section 3.2)."""
+        if tensor.numel():
+            count = self._count(payload, tensor.numel(), tensor.dtype)
+            kernels.of(tensor).sparse_zero_(tensor.view(-1), payload[1], payload[0].numel(), count)

@@ -1,0 +1,134 @@
+"""DGC's memory: momentum correction, local gradient clipping and momentum factor masking (Lin 2018, section 3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from .. import kernels
+from ..compressor.base import Compressor, Payload
+from ..errors import ConfigError
+from ..key import Key
+from .base import Memory, Pending
+
+
+@dataclass(slots=True)
+class DgcPending(Pending):
+    """A step under way, with the gradient that was accumulated: `scale * used`."""
+
+    used: Tensor | None = None
+    scale: float = 1.0
+
+
+class DgcMemory(Memory):
+    """m = mu m + g, v = v + m; what is sent of v leaves v, and its momentum is zeroed.
+
+    momentum: mu; the optimizer then runs without momentum of its own. nesterov: m = mu (m + g), v = v + m + g.
+    momentum_masking: zero m where something was sent, so that stale momentum does not push old directions.
+    gradient_clipping: before accumulation, limit each parameter's local gradient to this norm divided by the square
+    root of the number of workers; or a function from gradient to clipped gradient.
+    """
+
+    linear = ("m", "v")
+
+    def __init__(
+        self,
+        momentum: float = 0.9,
+        nesterov: bool = False,
+        momentum_masking: bool = True,
+        gradient_clipping: float | Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        if not 0 <= momentum < 1:
+            raise ConfigError(
+                f"momentum={momentum!r} must lie in [0, 1); 0.9 is usual, 0 is plain accumulation."
+            )
+        if gradient_clipping is not None and not callable(gradient_clipping) and not gradient_clipping > 0:
+            raise ConfigError(
+                f"gradient_clipping={gradient_clipping!r} must be a positive norm, a function from gradient to clipped "
+                "gradient, or None."
+            )
+        self.momentum = float(momentum)
+        self.nesterov = bool(nesterov)
+        self.momentum_masking = bool(momentum_masking)
+        self.gradient_clipping = gradient_clipping
+        self.workers = 1
+
+    def settings(self) -> dict[str, Any]:
+        found = super().settings()
+        found.pop("workers")
+        if callable(self.gradient_clipping):
+            found["gradient_clipping"] = getattr(self.gradient_clipping, "__qualname__", "a function")
+        return found
+
+    def _clip(self, grad: Tensor) -> tuple[Tensor, float]:
+        """The gradient to accumulate and its factor; `grad` itself stays as it is until the step is decided."""
+        limit = self.gradient_clipping
+        if limit is None:
+            return grad, 1.0
+        if callable(limit):
+            clipped = limit(grad.clone())
+            return clipped.to(grad.dtype).contiguous().view_as(grad), 1.0
+        norm = math.sqrt(kernels.of(grad).square_sum(grad.view(-1)))
+        bound = limit / math.sqrt(self.workers)
+        return grad, (bound / norm if norm > bound else 1.0)
+
+    def compensate(self, tensor: Tensor, name: str) -> Tensor:
+        """v as it will be after this gradient; changes nothing."""
+        m, v = self.slot(name, "m", tensor).clone(), self.slot(name, "v", tensor).clone()
+        used, scale = self._clip(tensor)
+        kernels.of(v).dgc_correct_(m.view(-1), v.view(-1), used.view(-1), self.momentum, self.nesterov, scale)
+        return v.view_as(tensor)
+
+    def begin(self, grad: Tensor, key: Key, compressor: Compressor, out: Payload | None = None) -> DgcPending:
+        m, v = self.slot(key.name, "m", grad), self.slot(key.name, "v", grad)
+        used, scale = self._clip(grad)
+        kernels.of(v).dgc_correct_(m.view(-1), v.view(-1), used.view(-1), self.momentum, self.nesterov, scale)
+        try:
+            payload, ctx = compressor.encode(v, key, out)
+        except BaseException:
+            self._undo(key.name, used, scale)
+            raise
+        return DgcPending(key, compressor, grad, payload, ctx, used=used, scale=scale)
+
+    def commit(self, pending: Pending) -> None:
+        slots = self.state[pending.key.name]
+        pending.compressor.residual_(slots["v"], pending.payload, pending.ctx)
+        if self.momentum_masking:
+            _mask(pending.compressor, slots["m"], pending.payload, pending.ctx)
+
+    def abort(self, pending: Pending) -> None:
+        assert isinstance(pending, DgcPending) and pending.used is not None
+        self._undo(pending.key.name, pending.used, pending.scale)
+
+    def _undo(self, name: str, used: Tensor, scale: float) -> None:
+        m, v = self.state[name]["m"], self.state[name]["v"]
+        kernels.of(v).dgc_undo_(m.view(-1), v.view(-1), used.view(-1), self.momentum, self.nesterov, scale)
+
+    def after_dense_(self, mean: Tensor, name: str) -> None:
+        """Parameters that travel dense get their momentum here, after the average."""
+        if not bool(kernels.of(mean).all_finite(mean)):
+            return
+        m = self.slot(name, "m", mean).view_as(mean)
+        grad = mean.to(m.dtype)
+        if self.nesterov:
+            m.add_(grad).mul_(self.momentum)
+            mean.copy_(m + grad)
+        else:
+            m.mul_(self.momentum).add_(grad)
+            mean.copy_(m)
+
+    def residual(self, name: str) -> Tensor | None:
+        return self.state.get(name, {}).get("v")
+
+
+def _mask(compressor: Compressor, m: Tensor, payload: Payload, ctx: Any) -> None:
+    mask = getattr(compressor, "mask_", None)
+    if mask is not None:
+        mask(m, payload, ctx)
+    else:
+        m.masked_fill_(compressor.decompress(payload, ctx).view_as(m) != 0, 0.0)
