@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ..compressor.base import Context
+from ..compressor.base import Compressor, Context
 from ..compressor.lowrank import LowRankCompressor, orthonormalise, restarted
 from ..compressor.powersgd import PowerSGDCompressor
 from ..key import Key
@@ -17,6 +17,9 @@ from .lowrank import LowRankMemory, LowRankPending, Rounds, finite
 
 class PowerSGDMemory(LowRankMemory):
     """Residual `e` against the averaged result, and the warm-started factor `q` (Vogels 2019, algorithms 1 and 2)."""
+
+    def rounds_per_step(self, compressor: Compressor) -> int:
+        return 2 * cast(PowerSGDCompressor, compressor).num_iters_per_step
 
     def _factor_rounds(
         self, items: Sequence[tuple[Tensor, Key]], matrices: Sequence[Tensor], method: LowRankCompressor
