@@ -9,8 +9,9 @@
         for x in launch(work, 3, 1.0):
             assert x.tolist() == [3.0, 3.0]
 
-Processes are forked from a server that has imported torch already, and are kept between calls; each call gets a
-process group of its own. After any failure they are replaced. A call that exceeds its time is killed, and the
+Processes are forked from a server that has imported torch already, and are kept between calls, a set for each number
+of ranks, so that the ranks of a call have all lived through the same calls; each call gets a process group of its own.
+After any failure the set is replaced. A call that exceeds its time is killed, and the
 error shows every rank's Python stack and what it printed.
 """
 
@@ -79,7 +80,7 @@ class Launcher:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="grace-ranks-"))
-        self.workers: list[_Worker] = []
+        self.pools: dict[int, list[_Worker]] = {}
         self.calls = itertools.count()
         self._store: Any = None
 
@@ -135,12 +136,13 @@ class Launcher:
             worker.begin(job, rank)
         outcomes = self._collect(workers, started, timeout)
         if not all(o.ok for o in outcomes):
-            self._drop(workers)
+            self._drop(world)
         return outcomes
 
     def close(self) -> None:
         """End all ranks."""
-        self._drop(list(self.workers))
+        for world in list(self.pools):
+            self._drop(world)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _collect(self, workers: list[_Worker], started: float, timeout: float) -> list[Outcome]:
@@ -166,15 +168,14 @@ class Launcher:
         return [outcomes[rank] for rank in range(len(workers))]
 
     def _take(self, world: int) -> list[_Worker]:
-        alive = [w for w in self.workers if w.process.is_alive()]
-        self._drop([w for w in self.workers if w not in alive])
-        while len(self.workers) < world:
-            self.workers.append(_Worker(self.folder))
-        return self.workers[:world]
+        if not all(worker.process.is_alive() for worker in self.pools.get(world, [])):
+            self._drop(world)
+        if world not in self.pools:
+            self.pools[world] = [_Worker(self.folder) for _ in range(world)]
+        return self.pools[world]
 
-    def _drop(self, workers: list[_Worker]) -> None:
-        self.workers = [w for w in self.workers if w not in workers]
-        for worker in workers:
+    def _drop(self, world: int) -> None:
+        for worker in self.pools.pop(world, []):
             worker.end()
 
     def _port(self) -> int:
