@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Hashable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
     from ..dist.attach import Attached
+    from ..dist.optimizer import AttachedOptimizer
 
 _FORMAT = 1
 
@@ -78,7 +79,6 @@ class Communicator:
         self._world_size = world_size
         self._transport: Transport | None = None
         self._plans: dict[Hashable, Plan] = {}
-        self._agreements = 0
         self._steps: dict[str, int] = {}
         self._carried: dict[str, Tensor] = {}
         self._loaded_rank: tuple[int, int] | None = None
@@ -133,6 +133,8 @@ class Communicator:
                 "every rank saves and loads its own."
             )
         self._transport = transport
+        # Buffers and comparisons of layouts belong to the ranks they were made for.
+        self._plans.clear()
         transport.open(self.channels)
         if hasattr(self.memory, "workers"):
             self.memory.workers = transport.size
@@ -161,14 +163,31 @@ class Communicator:
         exchange.finish()
         return bucket.segments[0].view
 
-    def attach(self, model: DistributedDataParallel, scaler: Any = None) -> Attached:
-        """Compress the gradients of a `DistributedDataParallel` model while its backward pass runs.
+    def attach(
+        self,
+        target: DistributedDataParallel | torch.optim.Optimizer,
+        scaler: Any = None,
+        *,
+        named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+        **options: Any,
+    ) -> Attached | AttachedOptimizer:
+        """Compress gradients while the backward pass runs.
 
-        `scaler`: the GradScaler in use, if any, so that state follows its changes of scale.
+        `target`: a `DistributedDataParallel` model; or, under Horovod or without DDP, an optimizer together with
+        `named_parameters=model.named_parameters()`. `scaler`: the GradScaler in use, if any, so that state follows its
+        changes of scale.
         """
+        if isinstance(target, torch.optim.Optimizer):
+            from ..dist.optimizer import AttachedOptimizer
+
+            return AttachedOptimizer(self, target, named_parameters, scaler, **options)
+        if named_parameters is not None or options:
+            raise ConfigError(
+                "named_parameters and further options go with an optimizer; a DDP model knows its parameters."
+            )
         from ..dist.attach import Attached
 
-        return Attached(self, model, scaler)
+        return Attached(self, target, scaler)
 
     # Exchange -----------------------------------------------------------------------------------------
 
@@ -216,8 +235,7 @@ class Communicator:
                 "parameters": segments,
             }
         )
-        self.transport.agree(str(self._agreements), text)
-        self._agreements += 1
+        self.transport.agree(text)
 
     def _spec(self, segment: Segment, dense: bool) -> Spec | None:
         dtype, numel = segment.flat.dtype, segment.flat.numel()
@@ -286,6 +304,16 @@ class Communicator:
             owed = other.residual(name)
             if owed is not None:
                 self._carried[name] = owed.detach().clone()
+
+    def rejoin(self, transport: Transport, names: Sequence[str]) -> None:
+        """Go on among other ranks, as after an elastic reset: everyone begins anew, but still pays what it owes."""
+        owed = {name: self.residual(name) for name in names}
+        self._carried = {name: o.detach().clone() for name, o in owed.items() if o is not None}
+        for memory in self._memories().values():
+            memory.state.clear()
+        self._steps.clear()
+        self._loaded_rank = self._world_size = None
+        self.transport = transport
 
     def _memories(self) -> dict[str, Memory]:
         return {"memory": self.memory}

@@ -88,7 +88,7 @@ class Transport(abc.ABC):
     def barrier(self, channel: int = 0) -> Handle:
         """Over when every rank has come here."""
 
-    def agree(self, tag: str, text: str) -> None:
+    def agree(self, text: str) -> None:
         """Raise on every rank unless all ranks bring the same `text` to this point."""
         digest = torch.tensor(list(hashlib.blake2b(text.encode(), digest_size=32).digest()), dtype=torch.uint8)
         everyone = torch.empty(self.size * digest.numel(), dtype=torch.uint8)

@@ -39,5 +39,5 @@ class LocalTransport(Transport):
     def barrier(self, channel: int = 0) -> Handle:
         return Done()
 
-    def agree(self, tag: str, text: str) -> None:
+    def agree(self, text: str) -> None:
         pass

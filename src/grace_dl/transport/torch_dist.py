@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import itertools
 from typing import Any, Sequence
 
 import torch.distributed as dist
@@ -13,7 +12,8 @@ from torch.distributed import distributed_c10d as c10d
 from ..errors import LayoutError, PeerError
 from .base import Handle, Transport, disagreement
 
-_instances: dict[str, itertools.count[int]] = {}
+# Renamed in newer releases, which warn about the old name.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 class TorchHandle(Handle):
@@ -47,9 +47,10 @@ class TorchTransport(Transport):
                 "call it only on the group's own ranks."
             )
         self._channels = [self._group]
-        # Objects are made in the same order on the ranks of a group, so that a count per group names them.
-        label = self._group.group_name
-        self._label = f"grace/{label}/{next(_instances.setdefault(label, itertools.count()))}"
+        self._agreements = 0
+        # Objects are made in the same order on the ranks of a group, so that a count per rank names them.
+        label = f"grace/{self._group.group_name}"
+        self._label = f"{label}/{self._store().add(f'{label}/count/{self.rank}', 1)}"
 
     def open(self, channels: int) -> None:
         ranks = dist.get_process_group_ranks(self._group)
@@ -67,7 +68,7 @@ class TorchTransport(Transport):
         return self._start("all-reduce", dist.all_reduce, channel, tensor)
 
     def allgather(self, out: Tensor, tensor: Tensor, channel: int = 0) -> Handle:
-        return self._start("all-gather", dist.all_gather_into_tensor, channel, out, tensor)
+        return self._start("all-gather", _all_gather, channel, out, tensor)
 
     def alltoall(
         self,
@@ -96,22 +97,24 @@ class TorchTransport(Transport):
             ) from error
         return TorchHandle(work, what)
 
-    def agree(self, tag: str, text: str) -> None:
+    def agree(self, text: str) -> None:
         """Through the store, not by a collective: ranks that disagree could not complete one."""
         if self.size == 1:
             return
         store, timeout = self._store(), self._timeout()
-        store.set(f"{self._label}/{tag}/{self.rank}", text)
+        self._agreements += 1
+        place = f"{self._label}/{self._agreements}"
+        store.set(f"{place}/{self.rank}", text)
         for rank in range(self.size):
             if rank == self.rank:
                 continue
-            key = f"{self._label}/{tag}/{rank}"
+            key = f"{place}/{rank}"
             try:
                 store.wait([key], timeout)
                 theirs = store.get(key).decode()
             except RuntimeError as error:
                 raise PeerError(
-                    f"rank {rank} did not come to exchange {tag!r} within {timeout.total_seconds():g} s, where rank "
+                    f"rank {rank} did not come to exchange {self._agreements} in {timeout.total_seconds():g} s, where rank "
                     f"{self.rank} brings: {text}\nIt has ended, is stuck, or has other buckets; look at its log."
                 ) from error
             if theirs != text:
@@ -121,9 +124,8 @@ class TorchTransport(Transport):
         return c10d._get_default_store()
 
     def _timeout(self) -> datetime.timedelta:
-        seconds: datetime.timedelta = c10d._world.pg_map and c10d.default_pg_timeout
         for device in self._group._device_types:
             options = getattr(self._group._get_backend(device), "options", None)
             if options is not None:
                 return options._timeout
-        return seconds
+        return c10d.default_pg_timeout

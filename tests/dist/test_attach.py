@@ -1,0 +1,234 @@
+"""The handle that `attach` returns: switching, statistics, saving, errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from ddp_models import BUCKET_MB, EXACT, LOSSY, attach, batches, build, flat, train
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from grace_dl import Compressor, Memory
+from grace_dl.communicator.allgather import Allgather
+from grace_dl.helper import grace_from_params
+
+
+def switching(rank: int, world: int) -> dict[str, Any]:
+    """Top-k, then another method, then none: what was owed arrives."""
+    model, handle = attach(build(), {**LOSSY, "dense_below": 0})
+    x = batches(rank, 1)[0]
+    names = [n for n, _ in model.module.named_parameters()]
+    given = {n: torch.zeros_like(p) for n, p in model.module.named_parameters()}
+    got = {n: torch.zeros_like(p) for n, p in model.module.named_parameters()}
+
+    def step() -> None:
+        reference = build()
+        reference(x).square().mean().backward()
+        model.zero_grad()
+        model(x).square().mean().backward()
+        for (n, p), q in zip(model.module.named_parameters(), reference.parameters()):
+            given[n] += q.grad
+            got[n] += p.grad
+
+    step()
+    step()
+    handle.switch(grace_from_params({"compressor": "int8", "memory": "residual", "communicator": "allgather"}))
+    step()
+    handle.switch(grace_from_params({"compressor": "int8", "memory": "residual"}))
+    step()
+    handle.detach()
+    step()
+    return {
+        "given": torch.cat([given[n].reshape(-1) for n in names]),
+        "got": torch.cat([got[n].reshape(-1) for n in names]),
+        "method": handle.communicator.method.name,
+    }
+
+
+def test_switching_method_loses_nothing(launch: Any) -> None:
+    outcomes = launch(switching, 2)
+    average = (outcomes[0]["given"] + outcomes[1]["given"]) / 2
+    for outcome in outcomes:
+        assert outcome["method"] == "none"
+        assert torch.allclose(outcome["got"], average, atol=1e-5)
+    assert torch.equal(outcomes[0]["got"], outcomes[1]["got"])
+
+
+def low_rank(rank: int, world: int, method: str) -> dict[str, Any]:
+    torch.manual_seed(rank)
+    model, handle = attach(build(), {"compressor": method, "rank": 2})
+    train(model, batches(rank, 200), lr=0.01)
+    return {"parameters": flat(model), "stats": handle.stats()}
+
+
+@pytest.mark.parametrize("method, rounds", [("powersgd", 2), ("acpsgd", 1)])
+@pytest.mark.parametrize("world", [2, 3])
+def test_low_rank_runs_200_steps_with_several_buckets(launch: Any, method: str, rounds: int, world: int) -> None:
+    outcomes = launch(low_rank, world, method)
+    for outcome in outcomes:
+        assert torch.equal(outcome["parameters"], outcomes[0]["parameters"])
+        assert outcome["stats"].steps == 200
+        assert outcome["stats"].collectives > 200
+
+
+def counted(rank: int, world: int, params: dict[str, Any]) -> Any:
+    model, handle = attach(build(), params)
+    train(model, batches(rank, 2))
+    before = handle.stats()
+    train(model, batches(rank, 1))
+    return handle.stats().collectives - before.collectives
+
+
+def buckets(rank: int, world: int) -> int:
+    return counted(rank, world, {"compressor": "none"})
+
+
+@pytest.mark.parametrize(
+    "params, rounds",
+    [
+        ({"compressor": "qsgd"}, 1),
+        ({"compressor": "randomk", "compress_ratio": 0.1}, 1),
+        ({"compressor": "threshold"}, 2),
+        ({"compressor": "int8"}, 2),
+        ({"compressor": "acpsgd"}, 1),
+    ],
+)
+def test_collectives_per_bucket(launch: Any, params: dict[str, Any], rounds: int) -> None:
+    number = launch(buckets, 2)[0]
+    assert number > 1
+    assert launch(counted, 2, params) == [rounds * number] * 2
+
+
+def statistics(rank: int, world: int) -> Any:
+    model, handle = attach(build(), {"compressor": "topk", "compress_ratio": 0.01})
+    train(model, batches(rank, 3))
+    return handle.stats()
+
+
+def test_statistics(launch: Any) -> None:
+    stats = launch(statistics, 2)[0]
+    dense = sum(p.numel() * 4 for p in build().parameters())
+    assert stats.steps == 3 and stats.skipped == 0
+    assert stats.dense_bytes == 3 * dense
+    assert 0 < stats.payload_bytes < dense
+    assert stats.leaving_bytes == stats.payload_bytes
+    assert all(stats.seconds[part] > 0 for part in ("compress", "wait", "decode"))
+
+
+def resumed(rank: int, world: int, params: dict[str, Any]) -> bool:
+    """Six steps at once, and three, saved, loaded elsewhere, and three more: the same bits."""
+    inputs = batches(rank, 6)
+    whole, _ = attach(build(), params)
+    train(whole, inputs)
+    first, handle = attach(build(), params)
+    train(first, inputs[:3])
+    saved = handle.communicator.state_dict()
+    second, handle = attach(build(), params)
+    second.module.load_state_dict(first.module.state_dict())
+    handle.communicator.load_state_dict(saved)
+    train(second, inputs[3:])
+    return torch.equal(flat(whole), flat(second))
+
+
+@pytest.mark.parametrize("compressor", ["topk", "qsgd", "signum", "dgc", "powersgd", "acpsgd", "int8"])
+def test_a_resumed_run_repeats(launch: Any, compressor: str) -> None:
+    assert launch(resumed, 2, {"compressor": compressor}) == [True, True]
+
+
+class Halves(Compressor):
+    """A user's own: sends half precision, and nothing else is defined."""
+
+    def compress(self, tensor: torch.Tensor, name: str) -> Any:
+        return [tensor.half()], tensor.shape
+
+    def decompress(self, payload: Any, ctx: Any) -> torch.Tensor:
+        return payload[0].float().view(ctx)
+
+
+class Momentum(Memory):
+    def compensate(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        return tensor + 0.5 * self.slot(name, "m", tensor).view_as(tensor)
+
+    def update(self, tensor: torch.Tensor, name: str, compressor: Any, payload: Any, ctx: Any) -> None:
+        self.slot(name, "m", tensor).copy_(tensor)
+
+
+def own(rank: int, world: int, memory: bool) -> torch.Tensor:
+    model = DDP(build(), bucket_cap_mb=BUCKET_MB)
+    Allgather(Halves(), Momentum() if memory else None).attach(model)
+    return flat(train(model, batches(rank, 4)))
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_a_users_own_compressor_and_memory(launch: Any, memory: bool) -> None:
+    a, b = launch(own, 2, memory)
+    assert torch.equal(a, b)
+
+
+class Breaks(Halves):
+    def compress(self, tensor: torch.Tensor, name: str) -> Any:
+        if torch.distributed.get_rank() == 1:
+            raise RuntimeError("no disk space for the log")
+        return super().compress(tensor, name)
+
+
+def broken(rank: int, world: int) -> str:
+    model = DDP(build(), bucket_cap_mb=BUCKET_MB)
+    Allgather(Breaks()).attach(model)
+    try:
+        train(model, batches(rank, 1))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def test_an_error_on_one_rank_reaches_all(launch: Any) -> None:
+    first, second = launch(broken, 2)
+    assert second == "RuntimeError: no disk space for the log"
+    assert first.startswith("PeerError: rank 1")
+
+
+def unequal(rank: int, world: int, kind: str) -> str:
+    make = {"width": 64 + rank} if kind == "layout" else {"width": 64}
+    from ddp_models import MLP
+
+    params = {**LOSSY, "compress_ratio": 0.05 + 0.01 * rank} if kind == "method" else LOSSY
+    grc = grace_from_params(params)
+    if kind == "layout":
+        # DDP itself checks shapes when it is built, so ranks that disagree are brought together by hand.
+        tensor = torch.zeros(make["width"])
+        try:
+            grc.step(tensor, "w")
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return "no error"
+    model = DDP(build(lambda: MLP(**make)), bucket_cap_mb=BUCKET_MB)
+    grc.attach(model)
+    try:
+        train(model, batches(rank, 1))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+@pytest.mark.parametrize("kind", ["layout", "method"])
+def test_ranks_that_disagree_are_told(launch: Any, kind: str) -> None:
+    for message in launch(unequal, 3, kind):
+        assert message.startswith("LayoutError") and "disagree" in message
+
+
+def test_attach_takes_ddp_models_only() -> None:
+    with pytest.raises(ValueError, match="wrap it first"):
+        grace_from_params(EXACT).attach(torch.nn.Linear(2, 2))
+
+
+def twice(rank: int, world: int) -> str:
+    model, _ = attach(build(), EXACT)
+    with pytest.raises(ValueError, match="switch"):
+        grace_from_params(EXACT).attach(model)
+    return "refused"
+
+
+def test_a_model_is_attached_once(launch: Any) -> None:
+    assert launch(twice, 2) == ["refused"] * 2
