@@ -11,8 +11,8 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Sequence
 
 _SHARED = ("compressor", "memory", "communicator", "helper")
 _packages: set[str] = set()

@@ -21,8 +21,9 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Iterable, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import ConfigError
 
@@ -126,7 +127,9 @@ def register(
                 "choose another name."
             )
         default = communicator or ("allreduce" if cls.sums else "allgather")
-        partners = tuple(memories) if memories else (("residual", "none") if cls.biased else ("none", "residual"))
+        partners = (
+            tuple(memories) if memories else (("residual", "none") if cls.biased else ("none", "residual"))
+        )
         _methods[name] = Method(
             name=name,
             cls=cls,

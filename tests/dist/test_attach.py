@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from ddp_models import BUCKET_MB, EXACT, LOSSY, attach, batches, build, flat, train
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+from ddp_models import BUCKET_MB, EXACT, LOSSY, attach, batches, build, flat, train
 from grace_dl import Compressor, Memory
 from grace_dl.communicator.allgather import Allgather
 from grace_dl.helper import grace_from_params
@@ -33,7 +33,9 @@ def switching(rank: int, world: int) -> dict[str, Any]:
 
     step()
     step()
-    handle.switch(grace_from_params({"compressor": "int8", "memory": "residual", "communicator": "allgather"}))
+    handle.switch(
+        grace_from_params({"compressor": "int8", "memory": "residual", "communicator": "allgather"})
+    )
     step()
     handle.switch(grace_from_params({"compressor": "int8", "memory": "residual"}))
     step()
@@ -64,7 +66,9 @@ def low_rank(rank: int, world: int, method: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("method, rounds", [("powersgd", 2), ("acpsgd", 1)])
 @pytest.mark.parametrize("world", [2, 3])
-def test_low_rank_runs_200_steps_with_several_buckets(launch: Any, method: str, rounds: int, world: int) -> None:
+def test_low_rank_runs_200_steps_with_several_buckets(
+    launch: Any, method: str, rounds: int, world: int
+) -> None:
     outcomes = launch(low_rank, world, method)
     for outcome in outcomes:
         assert torch.equal(outcome["parameters"], outcomes[0]["parameters"])

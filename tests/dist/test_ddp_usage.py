@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ddp_models import BUCKET_MB, EXACT, LOSSY, MLP, attach, batches, build, flat
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
+
+from ddp_models import BUCKET_MB, EXACT, LOSSY, MLP, attach, batches, build, flat
 
 
 class Tied(nn.Module):
@@ -100,7 +101,9 @@ USAGES = {
     "find_unused": Usage(Branches, {"find_unused_parameters": True}),
     "static_graph": Usage(ddp={"static_graph": True}),
     "bucket_view": Usage(ddp={"gradient_as_bucket_view": True}),
-    "unused in bucket view": Usage(Branches, {"find_unused_parameters": True, "gradient_as_bucket_view": True}),
+    "unused in bucket view": Usage(
+        Branches, {"find_unused_parameters": True, "gradient_as_bucket_view": True}
+    ),
     "tied weights": Usage(Tied),
     "frozen layer": Usage(Frozen),
     "mixed dtypes": Usage(Mixed, tolerance=1e-2),

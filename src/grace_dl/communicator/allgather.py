@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..compressor.base import Payload, work_dtype
+from ..compressor.base import Payload
 from ..errors import PayloadError, PeerError
 from ..pipeline.bucket import Bucket
 from ..pipeline.exchange import Program
@@ -84,9 +85,7 @@ class Allgather(Communicator):
                 out[0].copy_(self._input(segment).reshape(-1))
             return (USED if segment.used else UNUSED) if finite(segment.flat) else NONFINITE
         key = self.key(segment.name)
-        return ledger.begin(
-            place, self.memory, self.compressor, self._input(segment), key, out, segment.used
-        )
+        return ledger.begin(place, self.memory, self.compressor, self._input(segment), key, out, segment.used)
 
     # Frames of known size -----------------------------------------------------------------------------
 
@@ -100,16 +99,18 @@ class Allgather(Communicator):
         receive = torch.empty(size * frame.nbytes, dtype=torch.uint8, device=bucket.device)
         parts = receive.split(frame.nbytes)
         return Frames(
-            send, receive, frame.flags(send), frame.payloads(send), [(frame.flags(p), frame.payloads(p)) for p in parts]
+            send,
+            receive,
+            frame.flags(send),
+            frame.payloads(send),
+            [(frame.flags(p), frame.payloads(p)) for p in parts],
         )
 
     def _fixed_round(
         self, bucket: Bucket, plan: Plan, ledger: Ledger
     ) -> Generator[Request | Verdict, Any, tuple[list[list[int]], list[list[Payload]]]]:
         frames: Frames = plan.layout
-        mine = [
-            self._begin(bucket, plan, place, ledger, out) for place, out in enumerate(frames.payloads)
-        ]
+        mine = [self._begin(bucket, plan, place, ledger, out) for place, out in enumerate(frames.payloads)]
         frames.flags.copy_(torch.tensor(mine, dtype=torch.uint8))
         yield self._meet(frames.receive, frames.send)
         flags = [peer.tolist() for peer, _ in frames.peers]
@@ -167,7 +168,11 @@ class Allgather(Communicator):
                 if not plan.dense[place] or of_rank[place] in (NONFINITE, FAILED):
                     continue
                 parts = payload[place]
-                if len(parts) != 1 or parts[0].dtype != bucket.dtype or parts[0].numel() != segment.flat.numel():
+                if (
+                    len(parts) != 1
+                    or parts[0].dtype != bucket.dtype
+                    or parts[0].numel() != segment.flat.numel()
+                ):
                     raise PayloadError(
                         f"rank {rank} sent something else than {segment.flat.numel()} {bucket.dtype} for {segment.name!r}."
                     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -196,7 +197,9 @@ class Allreduce(Communicator):
                     grad = torch.zeros_like(grad)
                 items.append((grad, self.key(segment.name)))
             dense.flags.copy_(torch.tensor([SumFrame.FLAGS[flag] for flag in flags]))
-            pendings = yield from self._run(self.memory.rounds(items, self.compressor), dense.frame, bool(items))
+            pendings = yield from self._run(
+                self.memory.rounds(items, self.compressor), dense.frame, bool(items)
+            )
             for place, pending in zip(coded, pendings):
                 ledger.add(place, self.memory, pending)
             joint = [SumFrame.read(value) for value in dense.flags.tolist()]
@@ -217,7 +220,6 @@ class Allreduce(Communicator):
             out = self._output(segment)
             self.compressor.combine_(out, [pending.payload], pending.ctx)
             self._store(segment, out)
-
 
     def _run(
         self, rounds: Generator[list[Tensor], list[Tensor], list[Pending]], first: Tensor, coded: bool

@@ -5,8 +5,9 @@ again (with an error memory of its own) and gathers: traffic stays under twice t
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -66,14 +67,18 @@ class Communicator:
                 "use grace_from_params({'compressor': 'topk'})."
             )
         if dense_below is not None and dense_below < 0:
-            raise ConfigError(f"dense_below={dense_below} must not be negative; 0 compresses every parameter.")
+            raise ConfigError(
+                f"dense_below={dense_below} must not be negative; 0 compresses every parameter."
+            )
         if world_size is not None and (not isinstance(world_size, int) or world_size < 1):
             raise ConfigError(f"world_size={world_size!r} must be a positive whole number, or left out.")
         self.method = registry.method_of(compressor)
         self.compressor = compressor
         self.memory = self._pair(memory)
         self.seed = int(seed)
-        self.dense_below = 0 if compressor.flat else self.method.dense_below if dense_below is None else dense_below
+        self.dense_below = (
+            0 if compressor.flat else self.method.dense_below if dense_below is None else dense_below
+        )
         self.stats = Stats()
         self.loss_scale: float | None = None
         self._world_size = world_size
@@ -388,4 +393,7 @@ def _partner(memory: type[Memory], compressor: Compressor) -> Memory:
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: value if isinstance(value, (int, float, str, type(None))) else repr(value) for name, value in settings.items()}
+    return {
+        name: value if isinstance(value, (int, float, str, type(None))) else repr(value)
+        for name, value in settings.items()
+    }

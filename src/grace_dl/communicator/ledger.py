@@ -37,7 +37,7 @@ class Ledger:
             return NONFINITE
         try:
             self.add(place, memory, memory.begin(grad, key, compressor, out))
-        except Exception as error:  # noqa: BLE001 - raised after the exchange, on all ranks
+        except Exception as error:
             self.errors.append(error)
             return FAILED
         return USED if used else UNUSED

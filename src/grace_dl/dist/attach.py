@@ -28,7 +28,9 @@ _MARK = "_grace_attached"
 class Attached:
     """A model whose gradients are compressed: reports statistics, and changes the method between steps."""
 
-    def __init__(self, communicator: Communicator, model: DistributedDataParallel, scaler: Any = None) -> None:
+    def __init__(
+        self, communicator: Communicator, model: DistributedDataParallel, scaler: Any = None
+    ) -> None:
         if not isinstance(model, DistributedDataParallel):
             raise ConfigError(
                 f"attach() takes a DistributedDataParallel model, not {type(model).__name__}; wrap it first, or call "

@@ -6,8 +6,9 @@ A step is a transaction: `begin` encodes a gradient (and may already write state
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -51,9 +52,7 @@ class Memory:
 
     # Transaction --------------------------------------------------------------------------------------
 
-    def begin(
-        self, grad: Tensor, key: Key, compressor: Compressor, out: Payload | None = None
-    ) -> Pending:
+    def begin(self, grad: Tensor, key: Key, compressor: Compressor, out: Payload | None = None) -> Pending:
         """Encode `grad` (contiguous, in working dtype) with this memory's compensation."""
         x = self.compensate(grad, key.name)
         payload, ctx = compressor.encode(x, key, out)
@@ -62,9 +61,7 @@ class Memory:
     def commit(self, pending: Pending) -> None:
         """The exchange is over and every rank's part was finite."""
         assert pending.compensated is not None
-        self.update(
-            pending.compensated, pending.key.name, pending.compressor, pending.payload, pending.ctx
-        )
+        self.update(pending.compensated, pending.key.name, pending.compressor, pending.payload, pending.ctx)
 
     def abort(self, pending: Pending) -> None:
         """The step is given up; state must come out as it was before `begin`, to rounding."""

@@ -31,18 +31,16 @@ class ResidualMemory(Memory):
     def compensate(self, tensor: Tensor, name: str) -> Tensor:
         return self.beta * self.slot(name, "e", tensor).view_as(tensor) + self.gamma * tensor
 
-    def update(self, tensor: Tensor, name: str, compressor: Compressor, payload: Payload, ctx: object) -> None:
+    def update(
+        self, tensor: Tensor, name: str, compressor: Compressor, payload: Payload, ctx: object
+    ) -> None:
         e = self.slot(name, "e", tensor)
         e.copy_(tensor)
         compressor.residual_(e, payload, ctx)
 
-    def begin(
-        self, grad: Tensor, key: Key, compressor: Compressor, out: Payload | None = None
-    ) -> Pending:
+    def begin(self, grad: Tensor, key: Key, compressor: Compressor, out: Payload | None = None) -> Pending:
         e = self.slot(key.name, "e", grad)
-        payload, ctx = compressor.encode_residual_(
-            e, grad, key, beta=self.beta, gamma=self.gamma, out=out
-        )
+        payload, ctx = compressor.encode_residual_(e, grad, key, beta=self.beta, gamma=self.gamma, out=out)
         return Pending(key, compressor, grad, payload, ctx)
 
     def commit(self, pending: Pending) -> None:

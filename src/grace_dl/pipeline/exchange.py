@@ -9,8 +9,9 @@ committed, before every bucket's verdict is known: a step happens as a whole or 
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generator, Union
+from typing import TYPE_CHECKING
 
 from ..telemetry import Stats
 from ..transport.base import Handle, Transport
@@ -20,7 +21,7 @@ from .request import Request, Verdict
 if TYPE_CHECKING:
     from ..communicator.base import Communicator
 
-Program = Generator[Union[Request, Verdict], bool, None]
+Program = Generator[Request | Verdict, bool, None]
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from the layout alone. A varying frame (methods whose payload size depends on th
 from __future__ import annotations
 
 import math
-from typing import Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -57,7 +57,8 @@ class FixedFrame:
     def payloads(self, frame: Tensor) -> list[Payload]:
         """Views of `frame`, by segment."""
         return [
-            [frame[start : start + size].view(dtype) for start, size, dtype in places] for places in self._places
+            [frame[start : start + size].view(dtype) for start, size, dtype in places]
+            for places in self._places
         ]
 
 
@@ -123,7 +124,9 @@ def check_flags(flags: Sequence[int], rank: int) -> None:
     """Refuse flags that no rank sends."""
     for flag in flags:
         if not UNUSED <= flag <= FAILED:
-            raise PayloadError(f"the frame of rank {rank} holds flag {flag}, which does not exist: broken bytes.")
+            raise PayloadError(
+                f"the frame of rank {rank} holds flag {flag}, which does not exist: broken bytes."
+            )
 
 
 class SumFrame:

@@ -7,7 +7,8 @@ rest is sent, everything is decoded, and each `.grad` holds the result by the ti
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Iterable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -53,7 +54,9 @@ class Reducer:
         names = list(self._names.values())
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise ConfigError(f"two parameters are named {twice!r}; state is kept by name, so names must differ.")
+            raise ConfigError(
+                f"two parameters are named {twice!r}; state is kept by name, so names must differ."
+            )
         self._buckets = _fill(parameters[::-1], bucket_bytes, weigh or (lambda p: p.nbytes))
         self._place = {id(p): place for place, bucket in enumerate(self._buckets) for p in bucket}
         self._hooks = [p.register_post_accumulate_grad_hook(self._reached) for p in parameters]
@@ -64,6 +67,11 @@ class Reducer:
         self._passed = 0
         self._in_backward = False
         self.enabled = True
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether backward passes of a step have come, but not all of them."""
+        return self._passed > 0
 
     def close(self) -> None:
         """Leave the parameters alone from now on."""
@@ -147,9 +155,7 @@ def _dense(tensor: Tensor) -> bool:
     return True
 
 
-def _fill(
-    parameters: list[Tensor], limit: int, weigh: Callable[[Tensor], int]
-) -> list[list[Tensor]]:
+def _fill(parameters: list[Tensor], limit: int, weigh: Callable[[Tensor], int]) -> list[list[Tensor]]:
     """Parameters in buckets of one dtype and device, each up to `limit` bytes, in the order given."""
     buckets: list[list[Tensor]] = []
     open_: dict[tuple[torch.dtype, torch.device], tuple[list[Tensor], int]] = {}

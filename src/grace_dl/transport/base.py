@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import hashlib
-from typing import Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -90,7 +90,9 @@ class Transport(abc.ABC):
 
     def agree(self, text: str) -> None:
         """Raise on every rank unless all ranks bring the same `text` to this point."""
-        digest = torch.tensor(list(hashlib.blake2b(text.encode(), digest_size=32).digest()), dtype=torch.uint8)
+        digest = torch.tensor(
+            list(hashlib.blake2b(text.encode(), digest_size=32).digest()), dtype=torch.uint8
+        )
         everyone = torch.empty(self.size * digest.numel(), dtype=torch.uint8)
         self.allgather(everyone, digest).wait()
         for rank, other in enumerate(everyone.view(self.size, -1)):

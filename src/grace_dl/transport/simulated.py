@@ -12,7 +12,8 @@ tensor([1.5000, 1.5000, 1.5000])
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Iterator, Sequence, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -62,7 +63,7 @@ class World:
         def work(transport: SimulatedTransport) -> None:
             try:
                 results[transport.rank] = function(transport)
-            except BaseException as error:  # noqa: BLE001 - handed to the caller below
+            except BaseException as error:
                 with self.changed:
                     errors[transport.rank] = error
                     self.failed = self.failed or error
@@ -100,7 +101,9 @@ class _SimulatedHandle(Handle):
         if meeting.error is not None:
             raise meeting.error
         if not meeting.over:
-            reason = f"another rank failed: {world.failed}" if came else f"not all came in {world.timeout:g} s"
+            reason = (
+                f"another rank failed: {world.failed}" if came else f"not all came in {world.timeout:g} s"
+            )
             raise PeerError(f"the simulated collective did not finish: {reason}.")
 
     def done(self) -> bool:

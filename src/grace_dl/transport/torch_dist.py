@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -38,7 +39,7 @@ class TorchTransport(Transport):
     """Collectives of a process group; further channels are groups of their own with the same ranks."""
 
     def __init__(self, group: Any = None) -> None:
-        self._group = group if group is not None else dist.group.WORLD
+        self._group: Any = group if group is not None else dist.group.WORLD
         self.rank = dist.get_rank(self._group)
         self.size = dist.get_world_size(self._group)
         if self.rank < 0:
