@@ -7,5 +7,6 @@ NB_MODULE(_native, m) {
     m.def("isa", [] { return grace::isa_name(); }, "The instruction set in use.");
     m.def("set_isa", [](const char* name) { return grace::set_isa(name); }, "Force an instruction set by name.");
     bind_dense(m);
+    bind_lowrank(m);
     bind_sparse(m);
 }

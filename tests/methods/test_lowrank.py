@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 from grace_dl.compressor.acpsgd import ACPSGDCompressor
 from grace_dl.compressor.lowrank import orthonormalise, restarted, starting_factor
 from grace_dl.compressor.powersgd import PowerSGDCompressor
-from grace_dl.errors import ConfigError, PayloadError, StateError
+from grace_dl.errors import ConfigError, PayloadError, StateError, UnsupportedError
+from grace_dl.kernels import reference
 from grace_dl.key import Key
 from grace_dl.memory.acpsgd import ACPSGDMemory
 from grace_dl.memory.powersgd import PowerSGDMemory
@@ -48,15 +50,18 @@ def step(memories, compressor, grads, number):
     results = []
     for memory, pending in zip(memories, pendings):
         outs = {}
-        for p in pending:
-            memory.commit(p)
-            out = torch.full_like(p.grad, math.nan)
-            compressor.combine_(out.view(-1), [p.payload], p.ctx)
+        for place, p in enumerate(pending):
+            out = torch.full(p.ctx.shape, math.nan, dtype=p.grad.dtype)
+            if place % 2:
+                memory.commit(p)
+                compressor.combine_(out.view(-1), [p.payload], p.ctx)
+            else:
+                memory.conclude(p, out.view(-1))
             outs[p.key.name] = out
         results.append(outs)
     for other in results[1:]:
         for name, value in results[0].items():
-            assert torch.equal(value, other[name])
+            assert torch.equal(value.nan_to_num(), other[name].nan_to_num())
     return results[0]
 
 
@@ -176,19 +181,63 @@ def test_abort_restores(method, memory):
 
 
 @both
-def test_a_closed_exchange_restores(method, memory):
+def test_nothing_is_written_before_the_end(method, memory):
+    """Neither state nor gradient, so that an exchange may be broken off at any time."""
     compressor, m = method(rank=2), memory()
-    step([m], compressor, gradients(1, SHAPES), 0)
+    for number in range(2):
+        step([m], compressor, gradients(1, SHAPES), number)
     before = m.state_dict()
-    for answered in (0, 1):
-        items = [(g, Key(n, step=1)) for n, g in gradients(1, SHAPES, 5)[0].items()]
-        rounds = m.rounds(items, compressor)
-        request = next(rounds)
-        if answered and method is PowerSGDCompressor:
-            rounds.send(request)
-        rounds.close()
-        for name, slots in before.items():
-            torch.testing.assert_close(m.state[name]["e"], slots["e"], rtol=0, atol=1e-5)
+    grads = gradients(1, SHAPES, 5)[0]
+    rounds = m.rounds([(g, Key(n, step=2)) for n, g in grads.items()], compressor)
+    request = next(rounds)
+    if method is PowerSGDCompressor:
+        rounds.send(request)
+    rounds.close()
+    for name, slots in before.items():
+        assert all(torch.equal(m.state[name][slot], value) for slot, value in slots.items())
+        assert torch.equal(grads[name], gradients(1, SHAPES, 5)[0][name])
+
+
+@both
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_shows_in_the_first_round(method, memory, bad):
+    compressor, memories = method(rank=2), [memory(), memory()]
+    step(memories, compressor, gradients(2, SHAPES), 0)
+    for number in (1, 2):
+        before = [m.state_dict() for m in memories]
+        grads = gradients(2, SHAPES, number)
+        grads[1]["tall"][199, 19] = bad
+        rounds = memories[1].rounds([(g, Key(n, step=number)) for n, g in grads[1].items()], compressor)
+        shown = [bool(factor.isfinite().all()) for factor in next(rounds)]
+        assert shown == [name != "tall" for name in SHAPES]
+        result = step(memories, compressor, grads, number)
+        assert not result["tall"].isfinite().all()
+        for m, old in zip(memories, before):
+            assert all(torch.equal(m.state["tall"][slot], value) for slot, value in old["tall"].items())
+            assert all(bool(t.isfinite().all()) for slots in m.state.values() for t in slots.values())
+
+
+@both
+def test_the_result_may_take_the_gradients_place(method, memory):
+    for number in range(2):
+        compressor, memories = method(rank=2), [memory(), memory()]
+        grads = gradients(1, SHAPES, number)[0]
+        items = [[(g.clone(), Key(n, step=number)) for n, g in grads.items()] for _ in memories]
+        pendings = []
+        for m, item in zip(memories, items):
+            rounds = m.rounds(item, compressor)
+            answer = None
+            with pytest.raises(StopIteration) as end:
+                while True:
+                    answer = rounds.send(answer)
+            pendings.append(end.value.value)
+        for one, two, (own, _) in zip(*pendings, items[1]):
+            out = torch.empty(one.ctx.shape)
+            memories[0].conclude(one, out)
+            memories[1].conclude(two, own.view(-1))
+            assert torch.equal(out, own)
+            name = one.key.name
+            assert torch.equal(memories[0].residual(name), memories[1].residual(name))
 
 
 @both
@@ -321,16 +370,10 @@ def test_rank_may_change_between_steps(method, memory):
 
 
 @both
-def test_tensors_without_factors_travel_along(method, memory):
-    shapes = {"bias": (7,), "w": (30, 40), "tiny": (2, 3)}
-    memories = [memory(), memory()]
-    grads = gradients(2, shapes)
-    result = step(memories, method(rank=2), grads, 0)
-    for name in ("bias", "tiny"):
-        torch.testing.assert_close(result[name], (grads[0][name] + grads[1][name]) / 2)
-        assert name not in memories[0].state
-    only = step(memories, method(rank=2), [{"bias": torch.ones(3)}, {"bias": torch.zeros(3)}], 1)
-    assert torch.equal(only["bias"], torch.full((3,), 0.5))
+def test_tensors_without_factors_are_refused(method, memory):
+    for shape in ((7,), (2, 3), ()):
+        with pytest.raises(UnsupportedError, match="'bias'"):
+            next(memory().rounds([(torch.ones(shape), Key("bias"))], method(rank=2)))
 
 
 @both
@@ -476,3 +519,83 @@ def test_restart_keeps_directions_and_redraws_zeros():
     assert fresh[1].abs().max() > 0.1
     assert not warm[1].any()
     assert restarted([], [], "q") == []
+
+
+# Kernels --------------------------------------------------------------------------------------------------
+
+
+def kernel_results(module, e, g, p, q, p_mean, q_mean):
+    """What every low-rank kernel computes, with each way in which the two products may share factors."""
+    found = [module.project_rows(e, g, q), module.project_columns(e, g, p)]
+    for mean in ((p, q), (p_mean, q), (p, q_mean), (p_mean, q_mean)):
+        residual, out = e.clone(), g.clone()
+        module.settle_factors(residual, out, p, q, out, *mean)
+        alone = e.clone()
+        module.settle_factors(alone, g, p, q, None, *mean)
+        assert torch.equal(alone, residual)
+        expanded = torch.full_like(out, math.nan)
+        module.expand_factors(*mean, expanded)
+        assert torch.equal(expanded, out)
+        found += [residual, out]
+    return found
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3, 4, 5, 7, 8, 9])
+@pytest.mark.parametrize("shape", [(1, 1), (5, 3), (3, 64), (67, 131), (130, 1037), (1000, 9)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_native_kernels_agree_with_the_reference(rank, shape, dtype):
+    native = pytest.importorskip("grace_dl.kernels.native", reason="the compiled kernels are not built")
+    n, m = shape
+    generator = torch.Generator().manual_seed(n + m + rank)
+    e, g = (torch.randn(n, m, generator=generator, dtype=dtype) for _ in range(2))
+    p, p_mean = (torch.randn(n, rank, generator=generator, dtype=dtype) for _ in range(2))
+    q, q_mean = (torch.randn(rank, m, generator=generator, dtype=dtype) for _ in range(2))
+    tolerance = (1e-5 if dtype == torch.float32 else 1e-14) * 2 * math.sqrt(n + m + rank)
+    for strided in (False, True):
+        if strided:
+            p, q_mean = p.t().contiguous().t(), q_mean.t().contiguous().t()
+        ours = kernel_results(native, e, g, p, q, p_mean, q_mean)
+        for mine, expected in zip(ours, kernel_results(reference, e, g, p, q, p_mean, q_mean)):
+            torch.testing.assert_close(mine, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("rank", [1, 4, 6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_native_bits_do_not_depend_on_threads_or_instructions(rank, dtype):
+    native = pytest.importorskip("grace_dl.kernels.native", reason="the compiled kernels are not built")
+    compiled = importlib.import_module("grace_dl._native")
+    n, m = 301, 1003
+    e, g = (torch.randn(n, m, dtype=dtype) for _ in range(2))
+    p, q = torch.randn(n, rank, dtype=dtype), torch.randn(rank, m, dtype=dtype)
+    threads, expected = torch.get_num_threads(), None
+    try:
+        for isa in ("baseline", "avx2"):
+            if not compiled.set_isa(isa):
+                continue
+            for number in (1, 2, 3):
+                torch.set_num_threads(number)
+                found = kernel_results(native, e, g, p, q, p + 1, q + 1)
+                expected = expected or found
+                assert all(torch.equal(one, two) for one, two in zip(found, expected))
+    finally:
+        torch.set_num_threads(threads)
+        compiled.set_isa("")
+
+
+def test_native_kernels_check_what_they_are_given():
+    native = pytest.importorskip("grace_dl.kernels.native", reason="the compiled kernels are not built")
+    e, p, q = torch.zeros(20, 30), torch.zeros(20, 2), torch.zeros(2, 30)
+    for call in (
+        lambda: native.project_rows(e, e[:-1], q),
+        lambda: native.project_rows(e, e, q[:, :-1]),
+        lambda: native.project_rows(e, e.double(), q),
+        lambda: native.project_rows(e, e.t().contiguous().t(), q),
+        lambda: native.project_columns(e, e, p[:-1]),
+        lambda: native.settle_factors(e, e, p, q, e[:-1], p, q),
+        lambda: native.settle_factors(e, e, p, q, e, p, q[:1]),
+        lambda: native.settle_factors(e, e, p[:, :1], q, None, p, q),
+        lambda: native.expand_factors(p, q, e[:, 1:]),
+        lambda: native.expand_factors(p, q[:1], e),
+    ):
+        with pytest.raises(UnsupportedError):
+            call()

@@ -191,15 +191,15 @@ class Allreduce(Communicator):
             items = []
             for place in coded:
                 segment = bucket.segments[place]
-                grad = self._input(segment)
-                if not finite(segment.flat):
+                items.append((self._input(segment), self.key(segment.name)))
+            rounds = self.memory.rounds(items, self.compressor)
+            factors = next(rounds) if items else []
+            # A factor shows what is not finite in its matrix, and is much quicker to look through.
+            for place, factor in zip(coded, factors):
+                if not finite(factor):
                     flags[place] = NONFINITE
-                    grad = torch.zeros_like(grad)
-                items.append((grad, self.key(segment.name)))
             dense.flags.copy_(torch.tensor([SumFrame.FLAGS[flag] for flag in flags]))
-            pendings = yield from self._run(
-                self.memory.rounds(items, self.compressor), dense.frame, bool(items)
-            )
+            pendings = yield from self._run(rounds, factors, dense.frame)
             for place, pending in zip(coded, pendings):
                 ledger.add(place, self.memory, pending)
             joint = [SumFrame.read(value) for value in dense.flags.tolist()]
@@ -208,29 +208,36 @@ class Allreduce(Communicator):
             ledger.abort()
             raise
         for place, segment in enumerate(bucket.segments):
-            ledger.settle(place, commit and joint[place] == USED)
-            if commit and joint[place] == USED:
+            committed = commit and joint[place] == USED
+            if committed:
                 self._stepped(segment.name)
+            else:
+                ledger.settle(place, commit=False)
             if self._conclude_flagged(segment, joint[place]):
                 continue
             if plan.dense[place]:
                 self._dense_out(segment, slots[place])
                 continue
-            pending = ledger.pending(place)
             out = self._output(segment)
-            self.compressor.combine_(out, [pending.payload], pending.ctx)
+            if committed:
+                ledger.conclude(place, out)
+            else:
+                pending = ledger.pending(place)
+                self.compressor.combine_(out, [pending.payload], pending.ctx)
             self._store(segment, out)
 
     def _run(
-        self, rounds: Generator[list[Tensor], list[Tensor], list[Pending]], first: Tensor, coded: bool
+        self,
+        rounds: Generator[list[Tensor], list[Tensor], list[Pending]],
+        factors: list[Tensor],
+        first: Tensor,
     ) -> Generator[Request | Verdict, Any, list[Pending]]:
-        """Drive the rounds of a bucket's matrices; `first` travels with the first of them."""
+        """Drive the rounds of a bucket's matrices, which begin with `factors`; `first` travels with these."""
         size = self.transport.size
-        if not coded:
+        if not factors:
             yield Sum(first)
             return []
         try:
-            factors = next(rounds)
             extra = [first]
             while True:
                 frame = torch.cat([*(f.reshape(-1) for f in factors), *extra])

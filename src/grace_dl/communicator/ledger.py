@@ -56,6 +56,11 @@ class Ledger:
             memory, pending = entry
             memory.commit(pending) if commit else memory.abort(pending)
 
+    def conclude(self, place: int, out: Tensor) -> None:
+        """Commit one piece and write its result."""
+        memory, pending = self._open.pop(place)
+        memory.conclude(pending, out)
+
     def abort(self) -> None:
         """Take back whatever is still open."""
         for place in list(self._open):

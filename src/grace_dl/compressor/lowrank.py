@@ -106,7 +106,8 @@ class LowRankCompressor(Compressor):
         if len(first) == 1:
             out.copy_(first[0].reshape(out.shape))
         elif out.dtype == first[0].dtype and out.is_contiguous():
-            torch.mm(*first, out=out.view(first[0].shape[0], first[1].shape[1]))
+            shape = (first[0].shape[0], first[1].shape[1])
+            kernels.of(out).expand_factors(*first, out.view(shape))
         else:
             out.copy_(torch.mm(*first).view(out.shape))
         for payload in payloads[1:]:

@@ -66,14 +66,20 @@ class Memory:
     def abort(self, pending: Pending) -> None:
         """The step is given up; state must come out as it was before `begin`, to rounding."""
 
+    def conclude(self, pending: Pending, out: Tensor) -> None:
+        """`commit`, and the result into `out` (maybe the gradient's own memory): one pass, where a method can."""
+        self.commit(pending)
+        pending.compressor.combine_(out, [pending.payload], pending.ctx)
+
     def rounds(
         self, items: Sequence[tuple[Tensor, Key]], compressor: Compressor
     ) -> Generator[list[Tensor], list[Tensor], list[Pending]]:
         """The exchange of a `multi_round` method over (gradient, key) pairs of one bucket.
 
-        Yields tensors to be averaged over all ranks, is sent their averages, and in the end returns one `Pending` per item whose
-        payload `compressor.combine_` turns into the result. No gradient is overwritten before `commit` or `abort`. Closed before
-        its end, it takes back what it wrote.
+        Yields tensors to be averaged over all ranks, is sent their averages, and in the end returns one `Pending` per
+        item whose payload `compressor.combine_` turns into the result. The first yield is one tensor per item, not
+        finite where the gradient is not. No gradient is overwritten before `conclude`, `commit` or `abort`. Closed
+        before its end, it takes back what it wrote.
         """
         raise NotImplementedError(f"{type(self).__name__} serves no method of several rounds")
 

@@ -1,17 +1,18 @@
-"""What the memories of the low-rank methods share: the residual and when it is written."""
+"""What the memories of the low-rank methods share: the residual, and when it is written."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from .. import kernels
 from ..compressor.base import Compressor, Context, Payload
 from ..compressor.lowrank import LowRankCompressor, matrix_shape, starting_factor
-from ..errors import StateError
+from ..errors import StateError, UnsupportedError
 from ..key import Key
 from .base import Memory, Pending
 
@@ -19,20 +20,55 @@ Rounds = Generator[list[Tensor], list[Tensor], list[Pending]]
 
 
 @dataclass(slots=True)
-class LowRankPending(Pending):
-    """A matrix between `rounds` and `commit` or `abort`."""
+class Matrix:
+    """A gradient and its residual, of the same (n, m); what is compressed is their sum."""
 
-    sent: Payload = field(default_factory=list)
-    """Factors whose product leaves the residual."""
-    factors: dict[str, Tensor] = field(default_factory=dict)
-    """Warm factors to keep, by slot."""
-    finite: bool = True
+    grad: Tensor
+    e: Tensor
+    key: Key
+
+    def times(self, q: Tensor) -> Tensor:
+        """(e + grad) Qᵀ for Q of shape (r, m): the factor P, of shape (n, r)."""
+        return cast(Tensor, kernels.of(self.e).project_rows(self.e, self.grad, q))
+
+    def transposed_times(self, p: Tensor) -> Tensor:
+        """Pᵀ (e + grad) for P of shape (n, r): the factor Q, of shape (r, m)."""
+        return cast(Tensor, kernels.of(self.e).project_columns(self.e, self.grad, p))
+
+
+class LowRankPending(Pending):
+    """A matrix between `rounds` and `conclude`, `commit` or `abort`.
+
+    `payload` are the factors of the result, `sent` those whose product leaves the residual, `factors` the warm ones
+    to keep, by slot; `finite` tells whether the exchange gave numbers.
+    """
+
+    __slots__ = ("factors", "finite", "matrix", "sent")
+
+    def __init__(
+        self,
+        matrix: Matrix,
+        method: LowRankCompressor,
+        shape: torch.Size,
+        payload: Payload,
+        sent: Payload,
+        factors: dict[str, Tensor],
+        finite: bool,
+    ) -> None:
+        ctx = Context(shape, matrix.grad.dtype, matrix.key)
+        super().__init__(matrix.key, method, matrix.grad, payload, ctx)
+        self.matrix = matrix
+        self.sent = sent
+        self.factors = factors
+        self.finite = finite
 
 
 class LowRankMemory(Memory):
-    """Error feedback for matrices, formed in place: e += gradient first, e -= P Qᵀ on commit.
+    """Error feedback for matrices: P and Q are made of e + gradient, and e becomes e + gradient - P Qᵀ on commit.
 
-    Slots: `e`, shaped as the parameter, and the warm factors `p` and `q`, stored as (r, n) and (r, m).
+    The sum is formed inside the products, and nothing is written before `commit`: there, in the same pass over memory,
+    the result may take the gradient's place. Slots: `e`, shaped as the parameter, and the warm factors `p` and `q`,
+    stored as (r, n) and (r, m).
     """
 
     linear = ("e",)
@@ -45,60 +81,22 @@ class LowRankMemory(Memory):
         e.copy_(tensor.view_as(e))
         compressor.residual_(e, payload, ctx)
 
-    def rounds(self, items: Sequence[tuple[Tensor, Key]], compressor: Compressor) -> Rounds:
-        method = cast(LowRankCompressor, compressor)
-        fits = [method.fits(grad.shape) for grad, _ in items]
-        matrices = [item for item, fit in zip(items, fits) if fit]
-        # What has no factors is averaged as it is, along with the first round.
-        dense = [grad for (grad, _), fit in zip(items, fits) if not fit]
-        pending: list[Pending] = []
-        averages: list[Tensor] = []
-        if matrices:
-            begun: list[tuple[Tensor, Tensor]] = []
-            try:
-                inner = self._factor_rounds(matrices, self._compensate(matrices, begun), method)
-                request = next(inner)
-                answer = yield request + dense
-                averages = answer[len(request) :]
-                answer = answer[: len(request)]
-                while True:
-                    request = inner.send(answer)
-                    answer = yield request
-            except StopIteration as end:
-                pending = end.value
-            except BaseException:
-                # An error here or elsewhere ends the exchange (also by closing this generator): nothing is kept.
-                for e, grad in begun:
-                    e.sub_(grad)
-                raise
-        elif dense:
-            averages = yield dense
-        factored, plain = iter(pending), iter(averages)
-        return [
-            next(factored)
-            if fit
-            else LowRankPending(key, method, grad, [next(plain)], Context(grad.shape, grad.dtype, key))
-            for (grad, key), fit in zip(items, fits)
-        ]
-
-    def _factor_rounds(
-        self, items: Sequence[tuple[Tensor, Key]], matrices: Sequence[Tensor], method: LowRankCompressor
-    ) -> Rounds:
-        """The rounds of gradients that are all matrices; `matrices` are residual plus gradient."""
-        raise NotImplementedError
-
-    def _compensate(
-        self, items: Sequence[tuple[Tensor, Key]], begun: list[tuple[Tensor, Tensor]]
-    ) -> list[Tensor]:
-        """e += gradient, in the memory's own buffers, noted in `begun`; returns the sums as matrices."""
+    def matrices(self, items: Sequence[tuple[Tensor, Key]], method: LowRankCompressor) -> list[Matrix]:
+        """The gradients of a bucket with their residuals."""
+        result = []
         for grad, key in items:
-            e = self.slot(key.name, "e", grad)
-            grad = grad.view_as(e)
-            begun.append((e.add_(grad), grad))
-        return [e.view(matrix_shape(grad.shape)) for (e, _), (grad, _) in zip(begun, items)]
+            if not method.fits(grad.shape):
+                raise UnsupportedError(
+                    f"the gradient of {key.name!r}, of shape {tuple(grad.shape)}, has no factors of rank {method.rank} "
+                    "that are smaller than itself; average it as it is (`takes` tells)."
+                )
+            shape = matrix_shape(grad.shape)
+            result.append(Matrix(grad.view(shape), self.slot(key.name, "e", grad).view(shape), key))
+        return result
 
-    def factor(self, key: Key, slot: str, rank: int, length: int, like: Tensor) -> Tensor:
+    def factor(self, matrix: Matrix, slot: str, rank: int) -> Tensor:
         """The warm factor in `slot`, or the random one to start from; state is not changed."""
+        key, length = matrix.key, matrix.e.shape[0 if slot == "p" else 1]
         kept = self.state.get(key.name, {}).get(slot)
         if kept is not None and kept.shape[1] != length:
             raise StateError(
@@ -108,28 +106,27 @@ class LowRankMemory(Memory):
             )
         # Another rank than before (settings changed between steps) starts afresh, alike on all ranks.
         if kept is None or kept.shape[0] != rank:
-            return starting_factor(key, slot, rank, length, like)
+            return starting_factor(key, slot, rank, length, matrix.e)
         return kept
+
+    def conclude(self, pending: Pending, out: Tensor) -> None:
+        if isinstance(pending, LowRankPending) and pending.finite and pending.payload[0].dtype == out.dtype:
+            self._settle(pending, out.view(pending.matrix.e.shape))
+        else:
+            super().conclude(pending, out)
 
     def commit(self, pending: Pending) -> None:
         if not isinstance(pending, LowRankPending):
             super().commit(pending)
-            return
-        if not pending.sent:
-            return
-        if not pending.finite:
-            self.abort(pending)
-            return
-        slots = self.state[pending.key.name]
-        pending.compressor.residual_(slots["e"], pending.sent, pending.ctx)
-        for slot, factor in pending.factors.items():
-            # A copy: the average may be a view into a frame that is used again.
-            slots[slot] = factor.clone(memory_format=torch.contiguous_format)
+        elif pending.finite:
+            self._settle(pending, None)
 
-    def abort(self, pending: Pending) -> None:
-        if isinstance(pending, LowRankPending) and pending.sent:
-            e = self.state[pending.key.name]["e"]
-            e.sub_(pending.grad.view_as(e))
+    def _settle(self, pending: LowRankPending, out: Tensor | None) -> None:
+        matrix = pending.matrix
+        kernels.of(matrix.e).settle_factors(matrix.e, matrix.grad, *pending.sent, out, *pending.payload)
+        for slot, factor in pending.factors.items():
+            # A copy: the average is a view into the frame of the whole bucket.
+            self.state[pending.key.name][slot] = factor.clone(memory_format=torch.contiguous_format)
 
     def residual(self, name: str) -> Tensor | None:
         return self.state.get(name, {}).get("e")

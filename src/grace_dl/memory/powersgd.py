@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-import torch
 from torch import Tensor
 
-from ..compressor.base import Compressor, Context
-from ..compressor.lowrank import LowRankCompressor, orthonormalise, restarted
+from ..compressor.base import Compressor
+from ..compressor.lowrank import orthonormalise, restarted
 from ..compressor.powersgd import PowerSGDCompressor
 from ..key import Key
 from .lowrank import LowRankMemory, LowRankPending, Rounds, finite
@@ -21,26 +20,16 @@ class PowerSGDMemory(LowRankMemory):
     def rounds_per_step(self, compressor: Compressor) -> int:
         return 2 * cast(PowerSGDCompressor, compressor).num_iters_per_step
 
-    def _factor_rounds(
-        self, items: Sequence[tuple[Tensor, Key]], matrices: Sequence[Tensor], method: LowRankCompressor
-    ) -> Rounds:
-        iterations = cast(PowerSGDCompressor, method).num_iters_per_step
+    def rounds(self, items: Sequence[tuple[Tensor, Key]], compressor: Compressor) -> Rounds:
+        method = cast(PowerSGDCompressor, compressor)
+        matrices = self.matrices(items, method)
         keys = [key for _, key in items]
-        qs = [self.factor(key, "q", method.rank, m.shape[1], like=m) for m, key in zip(matrices, keys)]
-        for _ in range(iterations):
+        qs = [self.factor(matrix, "q", method.rank) for matrix in matrices]
+        for _ in range(method.num_iters_per_step):
             qs = restarted(qs, keys, "q")
-            ps = orthonormalise((yield [torch.mm(m, q.t()) for m, q in zip(matrices, qs)]))
-            qs = yield [torch.mm(p.t(), m) for m, p in zip(matrices, ps)]
+            ps = orthonormalise((yield [matrix.times(q) for matrix, q in zip(matrices, qs)]))
+            qs = yield [matrix.transposed_times(p) for matrix, p in zip(matrices, ps)]
         return [
-            LowRankPending(
-                key,
-                method,
-                grad,
-                [p, q],
-                Context(grad.shape, grad.dtype, key),
-                sent=[p, q],
-                factors={"q": q},
-                finite=whole,
-            )
-            for (grad, key), p, q, whole in zip(items, ps, qs, finite(qs))
+            LowRankPending(matrix, method, grad.shape, [p, q], [p, q], {"q": q}, whole)
+            for matrix, (grad, _), p, q, whole in zip(matrices, items, ps, qs, finite(qs))
         ]

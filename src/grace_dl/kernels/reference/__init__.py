@@ -9,6 +9,7 @@ from .cast import *
 from .eden import *
 from .inceptionn import *
 from .indices import *
+from .lowrank import *
 from .randomness import *
 from .reduce import *
 from .signs import *

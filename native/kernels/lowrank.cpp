@@ -1,0 +1,268 @@
+// Low-rank kernels. One pass over memory each, the rank a template parameter so that sums stay in registers.
+//
+// Every number is computed in an order that depends on n, m and rank alone: threads share out whole rows or whole
+// columns, and vectors have 32 bytes in every instruction set.
+#include "lowrank.hpp"
+
+#include <cstring>
+#include <type_traits>
+
+#include "parallel.hpp"
+
+namespace grace {
+namespace GRACE_ISA {
+namespace {
+
+// Vectors are passed by value only between functions of this file, so how calls pass them does not matter.
+#pragma GCC diagnostic ignored "-Wpsabi"
+
+template <class T>
+struct Pack {
+    typedef T type __attribute__((vector_size(32)));
+};
+template <class T>
+using Vec = typename Pack<T>::type;
+
+template <class T>
+inline Vec<T> load(const T* from) {
+    Vec<T> v;
+    std::memcpy(&v, from, sizeof v);
+    return v;
+}
+
+template <class T>
+inline void store(T* to, const Vec<T>& v) {
+    std::memcpy(to, &v, sizeof v);
+}
+
+template <class T>
+constexpr std::size_t lanes = 32 / sizeof(T);
+
+template <class T>
+inline T total(const Vec<T>& v) {
+    T parts[lanes<T>];
+    std::memcpy(parts, &v, sizeof v);
+    for (std::size_t half = lanes<T> / 2; half; half /= 2) {
+        for (std::size_t i = 0; i < half; ++i) parts[i] += parts[i + half];
+    }
+    return parts[0];
+}
+
+// body(begin, end) over [0, count) in at most a few pieces a thread, cut at multiples of `unit`.
+template <class Body>
+inline void share(std::size_t count, std::size_t unit, std::size_t elements, int threads, Body body) {
+    if (elements < serial_below) threads = 1;
+    std::size_t pieces = threads > 1 ? std::size_t(threads) * 4 : 1;
+    std::size_t grain = (count + pieces - 1) / pieces;
+    grain = (grain + unit - 1) / unit * unit;
+    struct Context {
+        Body* body;
+        std::size_t count, grain;
+    } context{&body, count, grain};
+    Task task = [](void* raw, std::size_t index) {
+        auto& c = *static_cast<Context*>(raw);
+        std::size_t begin = index * c.grain;
+        std::size_t end = begin + c.grain < c.count ? begin + c.grain : c.count;
+        (*c.body)(begin, end);
+    };
+    run((count + grain - 1) / grain, threads, task, &context);
+}
+
+// Rows are taken in groups that fill the registers, so that a load of q serves several of them.
+template <int R>
+constexpr int rows_at_once = R <= 2 ? 4 : R <= 4 ? 2 : 1;
+
+// p = (e + g) q^T -----------------------------------------------------------------------------------------
+
+template <class T, int R, int N>
+inline void project_rows_group(const T* e, const T* g, const T* q, T* p, std::size_t m) {
+    Vec<T> sums[N][R] = {};
+    std::size_t j = 0;
+    for (; j + lanes<T> <= m; j += lanes<T>) {
+        Vec<T> v[N];
+        for (int i = 0; i < N; ++i) v[i] = load(e + i * m + j) + load(g + i * m + j);
+        for (int k = 0; k < R; ++k) {
+            Vec<T> column = load(q + k * m + j);
+            for (int i = 0; i < N; ++i) sums[i][k] += v[i] * column;
+        }
+    }
+    for (int i = 0; i < N; ++i) {
+        for (int k = 0; k < R; ++k) {
+            T sum = total<T>(sums[i][k]);
+            for (std::size_t rest = j; rest < m; ++rest) sum += (e[i * m + rest] + g[i * m + rest]) * q[k * m + rest];
+            p[i * R + k] = sum;
+        }
+    }
+}
+
+template <class T, int R>
+void project_rows_of(const T* e, const T* g, const T* q, T* p, std::size_t n, std::size_t m, int threads) {
+    constexpr int N = rows_at_once<R>;
+    share(n, N, n * m, threads, [=](std::size_t i, std::size_t end) {
+        for (; i + N <= end; i += N) project_rows_group<T, R, N>(e + i * m, g + i * m, q, p + i * R, m);
+        for (; i < end; ++i) project_rows_group<T, R, 1>(e + i * m, g + i * m, q, p + i * R, m);
+    });
+}
+
+// q = p^T (e + g) -----------------------------------------------------------------------------------------
+
+constexpr std::size_t column_block = 512;
+constexpr std::size_t row_block = 128;
+
+// Adds N rows to the sums of `width` columns, which lie `column_block` apart by k.
+template <class T, int R, int N>
+inline void project_columns_group(const T* e, const T* g, const T* p, T* sums, std::size_t m, std::size_t width) {
+    std::size_t j = 0;
+    for (; j + lanes<T> <= width; j += lanes<T>) {
+        Vec<T> v[N];
+        for (int i = 0; i < N; ++i) v[i] = load(e + i * m + j) + load(g + i * m + j);
+        for (int k = 0; k < R; ++k) {
+            Vec<T> sum = load(sums + k * column_block + j);
+            for (int i = 0; i < N; ++i) sum += p[i * R + k] * v[i];
+            store<T>(sums + k * column_block + j, sum);
+        }
+    }
+    for (; j < width; ++j) {
+        for (int k = 0; k < R; ++k) {
+            T sum = sums[k * column_block + j];
+            for (int i = 0; i < N; ++i) sum += p[i * R + k] * (e[i * m + j] + g[i * m + j]);
+            sums[k * column_block + j] = sum;
+        }
+    }
+}
+
+template <class T, int R>
+void project_columns_of(const T* e, const T* g, const T* p, T* q, std::size_t n, std::size_t m, int threads) {
+    constexpr int N = 4;
+    share(m, 2 * lanes<T>, n * m, threads, [=](std::size_t begin, std::size_t end) {
+        alignas(64) T sums[R * column_block];
+        for (; begin < end; begin += column_block) {
+            std::size_t width = end - begin < column_block ? end - begin : column_block;
+            for (int k = 0; k < R; ++k) std::memset(q + k * m + begin, 0, width * sizeof(T));
+            // Sums of blocks of rows, then of these: rounding errors grow with the block, not with n.
+            for (std::size_t first = 0; first < n; first += row_block) {
+                std::size_t last = n - first < row_block ? n : first + row_block;
+                std::memset(sums, 0, sizeof sums);
+                std::size_t i = first;
+                for (; i + N <= last; i += N) {
+                    project_columns_group<T, R, N>(e + i * m + begin, g + i * m + begin, p + i * R, sums, m, width);
+                }
+                for (; i < last; ++i) {
+                    project_columns_group<T, R, 1>(e + i * m + begin, g + i * m + begin, p + i * R, sums, m, width);
+                }
+                for (int k = 0; k < R; ++k) {
+                    for (std::size_t j = 0; j < width; ++j) q[k * m + begin + j] += sums[k * column_block + j];
+                }
+            }
+        }
+    });
+}
+
+// e = (e + g) - p q, out = p_mean q_mean ------------------------------------------------------------------
+
+template <class T, int R, class V>
+inline V product(const T (&p)[R], const V (&columns)[R]) {
+    V sum = p[0] * columns[0];
+    for (int k = 1; k < R; ++k) sum += p[k] * columns[k];
+    return sum;
+}
+
+// What the two products have in common, known when compiling: nothing, q, or everything.
+enum class Shared { nothing, q, all };
+
+// N rows, m apart. Without `Residual` only `out` is written, without `Result` only `e`.
+template <class T, int R, bool Residual, bool Result, Shared shared, int N>
+inline void settle_group(T* e, const T* g, const T* p, const T* q, T* out, const T* p_mean, const T* q_mean,
+                         std::size_t m) {
+    // Copies: the compiler must not think that writing a row changes the factors.
+    T local[N][R], mean[N][R];
+    std::memcpy(local, p, sizeof local);
+    std::memcpy(mean, p_mean, sizeof mean);
+    auto at = [&](std::size_t j, auto get, auto put) {
+        using V = decltype(get(q));
+        V columns[R], other[R];
+        for (int k = 0; k < R; ++k) columns[k] = get(q + k * m + j);
+        if constexpr (Result && shared == Shared::nothing) {
+            for (int k = 0; k < R; ++k) other[k] = get(q_mean + k * m + j);
+        }
+        for (int i = 0; i < N; ++i) {
+            V own = product<T, R>(local[i], columns);
+            if constexpr (Residual) put(e + i * m + j, (get(e + i * m + j) + get(g + i * m + j)) - own);
+            if constexpr (!Result) continue;
+            else if constexpr (shared == Shared::all) put(out + i * m + j, own);
+            else if constexpr (shared == Shared::q) put(out + i * m + j, product<T, R>(mean[i], columns));
+            else put(out + i * m + j, product<T, R>(mean[i], other));
+        }
+    };
+    std::size_t j = 0;
+    for (; j + lanes<T> <= m; j += lanes<T>) {
+        at(j, [](const T* from) { return load(from); }, [](T* to, const Vec<T>& v) { store<T>(to, v); });
+    }
+    for (; j < m; ++j) at(j, [](const T* from) { return *from; }, [](T* to, T v) { *to = v; });
+}
+
+template <class T, int R, bool Residual, bool Result, Shared shared>
+void settle_rows(T* e, const T* g, const T* p, const T* q, T* out, const T* p_mean, const T* q_mean, std::size_t n,
+                 std::size_t m, int threads) {
+    constexpr int N = R <= 4 ? 2 : 1;
+    share(n, N, n * m, threads, [=](std::size_t i, std::size_t end) {
+        auto rows = [=](std::size_t first, auto count) {
+            settle_group<T, R, Residual, Result, shared, decltype(count)::value>(
+                Residual ? e + first * m : nullptr, Residual ? g + first * m : nullptr, p + first * R, q,
+                Result ? out + first * m : nullptr, p_mean + first * R, q_mean, m);
+        };
+        for (; i + N <= end; i += N) rows(i, std::integral_constant<int, N>{});
+        for (; i < end; ++i) rows(i, std::integral_constant<int, 1>{});
+    });
+}
+
+template <class T, int R>
+void settle_of(T* e, const T* g, const T* p, const T* q, T* out, const T* p_mean, const T* q_mean, std::size_t n,
+               std::size_t m, int threads) {
+    auto* go = settle_rows<T, R, true, true, Shared::nothing>;
+    if (!out) go = settle_rows<T, R, true, false, Shared::all>;
+    else if (!e) go = settle_rows<T, R, false, true, Shared::all>;
+    else if (q == q_mean) go = p == p_mean ? settle_rows<T, R, true, true, Shared::all> : settle_rows<T, R, true, true, Shared::q>;
+    go(e, g, p, q, out, p_mean, q_mean, n, m, threads);
+}
+
+}  // namespace
+
+#define GRACE_RANKS(call)            \
+    switch (rank) {                  \
+        case 1: call(1); break;      \
+        case 2: call(2); break;      \
+        case 3: call(3); break;      \
+        case 4: call(4); break;      \
+        case 5: call(5); break;      \
+        case 6: call(6); break;      \
+        case 7: call(7); break;      \
+        case 8: call(8); break;      \
+    }
+
+#define GRACE_DEFINE(T)                                                                                           \
+    void project_rows(const T* e, const T* g, const T* q, T* p, std::size_t n, std::size_t m, int rank,          \
+                      int threads) {                                                                              \
+        GRACE_RANKS(GRACE_ROWS_##T)                                                                               \
+    }                                                                                                             \
+    void project_columns(const T* e, const T* g, const T* p, T* q, std::size_t n, std::size_t m, int rank,       \
+                         int threads) {                                                                           \
+        GRACE_RANKS(GRACE_COLUMNS_##T)                                                                            \
+    }                                                                                                             \
+    void settle_factors(T* e, const T* g, const T* p, const T* q, T* out, const T* p_mean, const T* q_mean,      \
+                        std::size_t n, std::size_t m, int rank, int threads) {                                    \
+        GRACE_RANKS(GRACE_SETTLE_##T)                                                                             \
+    }
+
+#define GRACE_ROWS_float(R) project_rows_of<float, R>(e, g, q, p, n, m, threads)
+#define GRACE_ROWS_double(R) project_rows_of<double, R>(e, g, q, p, n, m, threads)
+#define GRACE_COLUMNS_float(R) project_columns_of<float, R>(e, g, p, q, n, m, threads)
+#define GRACE_COLUMNS_double(R) project_columns_of<double, R>(e, g, p, q, n, m, threads)
+#define GRACE_SETTLE_float(R) settle_of<float, R>(e, g, p, q, out, p_mean, q_mean, n, m, threads)
+#define GRACE_SETTLE_double(R) settle_of<double, R>(e, g, p, q, out, p_mean, q_mean, n, m, threads)
+
+GRACE_DEFINE(float)
+GRACE_DEFINE(double)
+
+}  // namespace GRACE_ISA
+}  // namespace grace

@@ -1,0 +1,80 @@
+"""Low-rank kernels for ranks up to `max_rank`; above it the products are bound by arithmetic, and torch's serve."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ... import _native
+from ..reference import lowrank as reference
+from .pointer import address, native_dtype, threads
+
+__all__ = ["expand_factors", "project_columns", "project_rows", "settle_factors"]
+
+
+def _wide(x: Tensor, rank: int) -> bool | None:
+    return native_dtype(x) if 0 < rank <= _native.max_rank else None
+
+
+def project_rows(e: Tensor, g: Tensor, q: Tensor) -> Tensor:
+    (n, m), rank = e.shape, q.shape[0]
+    wide = _wide(e, rank)
+    if wide is None:
+        return reference.project_rows(e, g, q)
+    q = q.contiguous()
+    p = torch.empty(n, rank, dtype=e.dtype)
+    matrix = [address(x, e.dtype, n * m) for x in (e, g)]
+    _native.project_rows(wide, *matrix, address(q, e.dtype, rank * m), p.data_ptr(), n, m, rank, threads())
+    return p
+
+
+def project_columns(e: Tensor, g: Tensor, p: Tensor) -> Tensor:
+    (n, m), rank = e.shape, p.shape[1]
+    wide = _wide(e, rank)
+    if wide is None:
+        return reference.project_columns(e, g, p)
+    p = p.contiguous()
+    q = torch.empty(rank, m, dtype=e.dtype)
+    matrix = [address(x, e.dtype, n * m) for x in (e, g)]
+    _native.project_columns(wide, *matrix, address(p, e.dtype, n * rank), q.data_ptr(), n, m, rank, threads())
+    return q
+
+
+def settle_factors(
+    e: Tensor, g: Tensor, p: Tensor, q: Tensor, out: Tensor | None, p_mean: Tensor, q_mean: Tensor
+) -> None:
+    (n, m), rank = e.shape, q.shape[0]
+    wide = _wide(e, rank)
+    if wide is None:
+        return reference.settle_factors(e, g, p, q, out, p_mean, q_mean)
+    # Where the two products share a factor the kernel computes with it once; it knows by the address.
+    local = (p.contiguous(), q.contiguous())
+    mean = (
+        local[0] if p_mean is p else p_mean.contiguous(),
+        local[1] if q_mean is q else q_mean.contiguous(),
+    )
+    factors = [address(x, e.dtype, length * rank) for x, length in zip((*local, *mean), (n, m, n, m))]
+    _native.settle_factors(
+        wide,
+        address(e, e.dtype, n * m),
+        address(g, e.dtype, n * m),
+        *factors[:2],
+        0 if out is None else address(out, e.dtype, n * m),
+        *factors[2:],
+        n,
+        m,
+        rank,
+        threads(),
+    )
+
+
+def expand_factors(p: Tensor, q: Tensor, out: Tensor) -> None:
+    (n, rank), m = p.shape, q.shape[1]
+    wide = _wide(out, rank)
+    if wide is None or p.dtype != out.dtype:
+        return reference.expand_factors(p, q, out)
+    p, q = p.contiguous(), q.contiguous()
+    factors = (address(p, out.dtype, n * rank), address(q, out.dtype, rank * m))
+    _native.settle_factors(
+        wide, 0, 0, *factors, address(out, out.dtype, n * m), *factors, n, m, rank, threads()
+    )
