@@ -7,4 +7,5 @@ from __future__ import annotations
 
 from ..reference import *
 from .basic import *
+from .lowrank import *
 from .sparse import *
