@@ -1,16 +1,163 @@
+#include <vector>
+
 #include "bind.hpp"
 #include "dense.hpp"
 
 using namespace grace;
+using std::size_t;
+
+namespace {
+
+// The arguments every encoder begins with.
+struct From {
+    bool wide;
+    address x, g;
+    size_t n;
+    double beta, gamma;
+    bool ef;
+
+    template <class T>
+    Source<T> as() const {
+        return {at<T>(x), at<const T>(g), T(beta), T(gamma), n, ef};
+    }
+};
+
+#define FROM bool wide, address x, address g, size_t n, double beta, double gamma, bool ef
+#define GIVEN From{wide, x, g, n, beta, gamma, ef}
+
+// f(T()) with T the element type, the GIL released.
+template <class F>
+auto typed(bool wide, F f) {
+    nb::gil_scoped_release release;
+    return wide ? f(double()) : f(float());
+}
+
+}  // namespace
 
 void bind_dense(nb::module_& m) {
-    m.def("axpby", [](bool wide, address x, address g, double beta, double gamma, std::size_t n, int threads) {
-        nb::gil_scoped_release release;
-        if (wide) GRACE_CALL(axpby, at<double>(x), at<double>(g), beta, gamma, n, threads);
-        else GRACE_CALL(axpby, at<float>(x), at<float>(g), float(beta), float(gamma), n, threads);
-    });
-    m.def("all_finite", [](address x, std::size_t n, int size, std::uint64_t mask, int threads) {
+    m.def("all_finite", [](address x, size_t n, int size, u64 mask, int threads) {
         nb::gil_scoped_release release;
         return GRACE_CALL(all_finite, at<void>(x), n, size, mask, threads);
+    });
+    m.def("axpby", [](bool wide, address x, address g, double beta, double gamma, size_t n, int threads) {
+        typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            GRACE_CALL(axpby, at<T>(x), at<const T>(g), T(beta), T(gamma), n, threads);
+        });
+    });
+
+    m.def("cast_encode", [](FROM, bool brain, int workers, double limit, address out, int threads) {
+        typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            GRACE_CALL(cast_encode, GIVEN.as<T>(), brain, T(1.0 / workers), T(workers), T(limit), at<u16>(out), threads);
+        });
+    });
+    m.def("cast_add", [](bool wide, address out, size_t n, bool brain, address payload, int threads) {
+        typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            GRACE_CALL(cast_add, at<T>(out), at<const u16>(payload), brain, n, threads);
+        });
+    });
+
+    m.def("fp8_encode", [](FROM, size_t block, address codes, address scales, int threads) {
+        typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            GRACE_CALL(fp8_encode, GIVEN.as<T>(), block, at<u8>(codes), at<T>(scales), threads);
+        });
+    });
+    m.def("fp8_add", [](bool wide, address out, size_t n, size_t block, address codes, address scales, int threads) {
+        return typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            return GRACE_CALL(fp8_add, at<T>(out), at<const u8>(codes), at<const T>(scales), n, block, threads);
+        });
+    });
+
+    m.def("block_encode", [](FROM, size_t block, int levels, int bits, bool l2, u64 word, address codes, address scales,
+                             int threads) {
+        typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            GRACE_CALL(block_encode, GIVEN.as<T>(), block, levels, bits, l2, word, at<u8>(codes), at<T>(scales), threads);
+        });
+    });
+    m.def("block_add", [](bool wide, address out, size_t n, size_t block, int levels, int bits, address codes,
+                          address scales, int threads) {
+        return typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            return GRACE_CALL(block_add, at<T>(out), at<const u8>(codes), at<const T>(scales), n, block, levels, bits,
+                              threads);
+        });
+    });
+
+    m.def("u8bit_encode", [](FROM, address values, address middle, address codes, address scale, int threads) {
+        typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            GRACE_CALL(u8bit_encode, GIVEN.as<T>(), at<const T>(values), at<const T>(middle), at<u8>(codes), at<T>(scale),
+                       threads);
+        });
+    });
+    m.def("u8bit_add", [](bool wide, address out, size_t n, address values, address codes, double scale, int threads) {
+        typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            GRACE_CALL(u8bit_add, at<T>(out), at<const u8>(codes), T(scale), at<const T>(values), n, threads);
+        });
+    });
+
+    m.def("natural_encode", [](FROM, u64 word, address codes, address base, int threads) {
+        typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            GRACE_CALL(natural_encode, GIVEN.as<T>(), word, at<u8>(codes), at<std::int32_t>(base), threads);
+        });
+    });
+    m.def("natural_add", [](bool wide, address out, size_t n, address codes, int base, int threads) {
+        typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            GRACE_CALL(natural_add, at<T>(out), at<const u8>(codes), base, n, threads);
+        });
+    });
+
+    m.def("ternary_encode", [](FROM, double clip, u64 word, address codes, address scale, int threads) {
+        typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            GRACE_CALL(ternary_encode, GIVEN.as<T>(), clip, word, at<u8>(codes), at<T>(scale), threads);
+        });
+    });
+    m.def("ternary_add", [](bool wide, address out, size_t n, address codes, double scale, int threads) {
+        return typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            return GRACE_CALL(ternary_add, at<T>(out), at<const u8>(codes), T(scale), n, threads);
+        });
+    });
+
+    m.def("sign_encode", [](FROM, u64 word, address bits, address flag, int threads) {
+        typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            GRACE_CALL(sign_encode, GIVEN.as<T>(), word, at<u8>(bits), at<u8>(flag), threads);
+        });
+    });
+    m.def("sign_vote", [](bool wide, address out, size_t n, nb::list ballots, u64 word, int threads) {
+        std::vector<const u8*> where;
+        for (auto one : ballots) where.push_back(at<const u8>(nb::cast<address>(one)));
+        typed(wide, [&](auto zero) {
+            using T = decltype(zero);
+            GRACE_CALL(sign_vote, at<T>(out), where.data(), where.size(), word, n, threads);
+        });
+    });
+    m.def("scaled_sign_encode", [](FROM, address bits, address scale, int threads) {
+        typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            GRACE_CALL(scaled_sign_encode, GIVEN.as<T>(), at<u8>(bits), at<T>(scale), threads);
+        });
+    });
+    m.def("onebit_encode", [](FROM, address bits, address means, int threads) {
+        typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            GRACE_CALL(onebit_encode, GIVEN.as<T>(), at<u8>(bits), at<T>(means), threads);
+        });
+    });
+    m.def("two_add", [](bool wide, address out, size_t n, address bits, double low, double high, int threads) {
+        typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            GRACE_CALL(two_add, at<T>(out), at<const u8>(bits), T(low), T(high), n, threads);
+        });
     });
 }

@@ -7,8 +7,6 @@ namespace grace {
 namespace GRACE_ISA {
 namespace {
 
-constexpr std::size_t grain = 32768;
-
 template <class T>
 void axpby_(T* x, const T* g, T beta, T gamma, std::size_t n, int threads) {
     parallel(n, grain, threads, [=](std::size_t begin, std::size_t end) {

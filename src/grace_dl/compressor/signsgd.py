@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import kernels
-from ..errors import PayloadError
+from ..kernels.check import checked_flag
 from ..key import Key
 from ..registry import register
 from .base import Codec, Context, Payload, Spec
@@ -37,15 +37,7 @@ class SignCompressor(Codec):
 
     def combine_(self, out: Tensor, payloads: Sequence[Payload], ctx: Context) -> None:
         """The majority of the ranks whose tensor is not zero; a tie takes a sign that all ranks draw alike."""
-        ballots = []
-        for bits, flag in payloads:
-            if flag.numel() != 1 or (state := int(flag)) > 1:
-                raise PayloadError(
-                    f"the flag of a sign payload is {flag.tolist()}, not 0 or 1: the peer uses another method or its "
-                    "bytes were damaged; check that all ranks use the same settings."
-                )
-            if state:
-                ballots.append(bits)
+        ballots = [bits for bits, flag in payloads if checked_flag(flag)]
         kernels.of(out).sign_vote(out, ballots, ctx.key.shared_word("tie"))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -33,3 +35,30 @@ def broken(what: str) -> PayloadError:
         f"a payload does not decode: {what}. It was damaged on the way, or the peer runs another method or version; "
         "check that all ranks use the same settings and release."
     )
+
+
+def checked_scale(scale: Tensor, dtype: torch.dtype) -> float:
+    """A payload's scale, which must be finite and not negative."""
+    payload_part(scale, dtype, 1)
+    value = scale.item()
+    if not 0 <= value < math.inf:
+        raise broken(f"the scale is {value}")
+    return value
+
+
+def checked_means(means: Tensor, dtype: torch.dtype) -> tuple[float, float]:
+    """The two means of a 1-bit payload: one not positive, one not negative."""
+    payload_part(means, dtype, 2)
+    low, high = means.tolist()
+    if not -math.inf < low <= 0 <= high < math.inf:
+        raise broken(f"the means of the negative and the other elements are {low} and {high}")
+    return low, high
+
+
+def checked_flag(flag: Tensor) -> bool:
+    """The flag of a sign payload: whether the tensor is not all zero."""
+    payload_part(flag, torch.uint8, 1)
+    value = flag.item()
+    if value > 1:
+        raise broken(f"the flag of a zero tensor is {value}, not 0 or 1")
+    return bool(value)

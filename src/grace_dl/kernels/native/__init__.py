@@ -7,5 +7,10 @@ from __future__ import annotations
 
 from ..reference import *
 from .basic import *
+from .blocks import *
+from .cast import *
 from .lowrank import *
+from .signs import *
 from .sparse import *
+from .tables import *
+from .ternary import *

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -27,12 +28,17 @@ def squares_factor(top: Tensor) -> Tensor:
     return torch.where(unsafe, torch.ldexp(torch.ones_like(top), -exponent), 1.0)
 
 
+def _sqrt(values: Tensor) -> Tensor:
+    """Correctly rounded square roots: torch's of float64 may be off by one in the last place."""
+    return torch.from_numpy(np.sqrt(values.cpu().numpy())).to(values.device)
+
+
 def _norms(rows: Tensor, top: Tensor) -> Tensor:
     """The Euclidean norm of each row: at least its absmax, at most the largest finite number."""
     width = 1 << max(0, rows.shape[1] - 1).bit_length()
     factor = squares_factor(top)
     y = pad(rows.double() * factor[:, None], (0, width - rows.shape[1]))
-    norm = (halve(y * y).sqrt() / factor).clamp(max=torch.finfo(rows.dtype).max)
+    norm = (_sqrt(halve(y * y)) / factor).clamp(max=torch.finfo(rows.dtype).max)
     return torch.maximum(norm.to(rows.dtype), top)
 
 

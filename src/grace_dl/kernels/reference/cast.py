@@ -14,6 +14,15 @@ __all__ = ["cast_add", "cast_encode", "fp8_add", "fp8_encode"]
 E4M3_MAX = 448.0
 
 
+def fp8_limit(dtype: torch.dtype) -> float:
+    """The largest scale a block may have: 448 times it is still finite."""
+    most = torch.tensor(torch.finfo(dtype).max, dtype=dtype)
+    limit = most / E4M3_MAX
+    if bool(torch.isinf(limit * E4M3_MAX)):
+        limit = torch.nextafter(limit, torch.zeros_like(limit))
+    return limit.item()
+
+
 def cast_encode(
     x: Tensor,
     g: Tensor | None,
@@ -62,7 +71,7 @@ def fp8_encode(
     payload_part(scales, x.dtype, -(-n // block))
     v = compensated(x, g, beta, gamma)
     rows = pad(v, (0, -n % block)).view(-1, block)
-    scale = rows.abs().amax(1) / E4M3_MAX
+    scale = (rows.abs().amax(1) / E4M3_MAX).clamp(max=fp8_limit(x.dtype))
     y = (rows / safe(scale)[:, None]).clamp(-E4M3_MAX, E4M3_MAX)
     coded = y.to(torch.float32).to(torch.float8_e4m3fn).view(-1)[:n]
     codes.copy_(coded.view(torch.uint8))
@@ -77,8 +86,8 @@ def fp8_add(out: Tensor, codes: Tensor, scales: Tensor, block: int) -> None:
     n = out.numel()
     payload_part(codes, torch.uint8, n)
     payload_part(scales, out.dtype, -(-n // block))
-    if not bool(((scales >= 0) & torch.isfinite(scales)).all()):
-        raise broken("a block's scale is negative or not finite")
+    if not bool(((scales >= 0) & (scales <= fp8_limit(out.dtype))).all()):
+        raise broken("a block's scale is negative, too large or not finite")
     if bool(((codes & 0x7F) == 0x7F).any()):
         raise broken("an e4m3 code stands for NaN")
     values = codes.view(torch.float8_e4m3fn).to(out.dtype)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..check import broken, payload_part, working
+from ..check import checked_flag, checked_means, checked_scale, payload_part, working
 from .basic import compensated
 from .bits import pack, packed_bytes, unpack
 from .randomness import draws
@@ -63,10 +63,7 @@ def sign_add(out: Tensor, bits: Tensor, flag: Tensor) -> None:
     working(out)
     n = out.numel()
     payload_part(bits, torch.uint8, packed_bytes(n, 1))
-    payload_part(flag, torch.uint8, 1)
-    if int(flag) > 1:
-        raise broken(f"the flag of a zero tensor is {int(flag)}, not 0 or 1")
-    if int(flag):
+    if checked_flag(flag):
         out.view(-1).add_(torch.where(_negative(bits, n), -1.0, 1.0).to(out.dtype))
 
 
@@ -111,9 +108,7 @@ def scaled_sign_add(out: Tensor, bits: Tensor, scale: Tensor) -> None:
     working(out)
     n = out.numel()
     payload_part(bits, torch.uint8, packed_bytes(n, 1))
-    payload_part(scale, out.dtype, 1)
-    if not 0 <= float(scale) < math.inf:
-        raise broken(f"the scale is {float(scale)}")
+    checked_scale(scale, out.dtype)
     out.view(-1).add_(torch.where(_negative(bits, n), -scale, scale))
 
 
@@ -141,8 +136,5 @@ def onebit_add(out: Tensor, bits: Tensor, means: Tensor) -> None:
     working(out)
     n = out.numel()
     payload_part(bits, torch.uint8, packed_bytes(n, 1))
-    payload_part(means, out.dtype, 2)
-    low, high = means.tolist()
-    if not -math.inf < low <= 0 <= high < math.inf:
-        raise broken(f"the means of the negative and the other elements are {low} and {high}")
+    checked_means(means, out.dtype)
     out.view(-1).add_(torch.where(_negative(bits, n), means[0], means[1]))

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..check import broken, payload_part, working
+from ..check import broken, checked_scale, payload_part, working
 from .basic import compensated, safe
 from .randomness import draws
 
@@ -30,7 +30,8 @@ def tree_magnitudes() -> tuple[float, ...]:
 
 
 @functools.cache
-def _tree(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def tree(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The magnitudes, and the middles between neighbours."""
     exact = torch.tensor(tree_magnitudes(), dtype=torch.float64)
     middle = (exact[1:] + exact[:-1]) / 2
     return exact.to(dtype).to(device), middle.to(dtype).to(device)
@@ -44,7 +45,7 @@ def u8bit_encode(
     payload_part(codes, torch.uint8, x.numel())
     payload_part(scale, x.dtype, 1)
     v = compensated(x, g, beta, gamma)
-    values, middle = _tree(x.dtype, x.device)
+    values, middle = tree(x.dtype, x.device)
     top = v.abs().max()
     code = torch.searchsorted(middle, v.abs() / safe(top))
     codes.copy_(code + 128 * (v < 0))
@@ -58,10 +59,8 @@ def u8bit_add(out: Tensor, codes: Tensor, scale: Tensor) -> None:
     """out += the tree's value times the scale."""
     working(out)
     payload_part(codes, torch.uint8, out.numel())
-    payload_part(scale, out.dtype, 1)
-    if not 0 <= float(scale) < math.inf:
-        raise broken(f"the scale is {float(scale)}")
-    values, _ = _tree(out.dtype, out.device)
+    checked_scale(scale, out.dtype)
+    values, _ = tree(out.dtype, out.device)
     both = torch.cat([values, -values])
     out.view(-1).add_(both[codes.long()] * scale)
 
@@ -70,10 +69,11 @@ EXPONENTS = {torch.float32: (-148, 127), torch.float64: (-1073, 1023)}
 """The exponents a natural payload's largest power of two may have."""
 
 
-def powers(exponent: int) -> tuple[float, float]:
-    """Two powers of two whose product is 2**exponent, each within float32's range for exponents of float32."""
-    half = exponent // 2
-    return math.ldexp(1.0, half), math.ldexp(1.0, exponent - half)
+def powers(exponent: int) -> tuple[float, float, float]:
+    """Three powers of two whose product is 2**exponent, each in range even where their product is not."""
+    a = int(exponent / 3)
+    b = int((exponent - a) / 2)
+    return math.ldexp(1.0, a), math.ldexp(1.0, b), math.ldexp(1.0, exponent - a - b)
 
 
 def natural_encode(
@@ -100,8 +100,8 @@ def natural_encode(
     top = float(v.abs().max())
     largest = EXPONENTS[x.dtype][1]
     exponent = min(math.frexp(top)[1], largest) if 0 < top < math.inf else 0
-    first, second = powers(127 - exponent)
-    y = (v.abs() * first * second).to(torch.float32)
+    a, b, c = powers(127 - exponent)
+    y = (v.abs() * a * b * c).to(torch.float32)
     random = draws(word, torch.arange(n, device=x.device))
     bits = y.view(torch.int32).long()
     code = ((bits + (random >> 9)) >> 23) - 127
@@ -124,8 +124,15 @@ def natural_add(out: Tensor, codes: Tensor, base: Tensor) -> None:
     """out += the signed powers of two."""
     working(out)
     payload_part(codes, torch.uint8, out.numel())
+    exponent = checked_base(base, out.dtype)
+    out.view(-1).add_(_powers_of_two(codes.long(), exponent, out.dtype))
+
+
+def checked_base(base: Tensor, dtype: torch.dtype) -> int:
+    """The largest exponent of a natural payload, which must be one that numbers of `dtype` have."""
     payload_part(base, torch.int32, 1)
-    low, high = EXPONENTS[out.dtype]
-    if not low <= int(base) <= high:
-        raise broken(f"the largest exponent is {int(base)}, outside {low}…{high}")
-    out.view(-1).add_(_powers_of_two(codes.long(), int(base), out.dtype))
+    low, high = EXPONENTS[dtype]
+    value = int(base.item())
+    if not low <= value <= high:
+        raise broken(f"the largest exponent is {value}, outside {low}…{high}")
+    return value

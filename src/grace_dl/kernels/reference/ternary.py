@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..check import broken, payload_part, working
+from ..check import broken, checked_scale, payload_part, working
 from .basic import compensated
 from .blocks import squares_factor
 from .randomness import uniforms
@@ -81,9 +81,7 @@ def ternary_add(out: Tensor, codes: Tensor, scale: Tensor) -> None:
     working(out)
     n = out.numel()
     payload_part(codes, torch.uint8, -(-n // 5))
-    payload_part(scale, out.dtype, 1)
-    if not 0 <= float(scale) < math.inf:
-        raise broken(f"the scale is {float(scale)}")
+    checked_scale(scale, out.dtype)
     if n and int(codes.max()) > 242:
         raise broken(f"a byte of five trits is {int(codes.max())}, above 242")
     out.view(-1).add_((trits_unpack(codes, n) - 1).to(out.dtype) * scale)

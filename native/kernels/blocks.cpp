@@ -1,0 +1,161 @@
+// Stochastic rounding to evenly spaced levels, one scale a block (int8, int4, QSGD).
+#include <atomic>
+#include <cfloat>
+#include <cmath>
+
+#include "dense.hpp"
+#include "packing.hpp"
+#include "parallel.hpp"
+#include "random.hpp"
+#include "reduce.hpp"
+#include "squares.hpp"
+
+namespace grace {
+namespace GRACE_ISA {
+namespace {
+
+using i32 = std::int32_t;
+
+// A whole number of blocks and of bytes, about `grain` elements.
+inline std::size_t piece(std::size_t block, int bits) {
+    std::size_t unit = block * std::size_t(bits) % 8 ? block * 8 : block;
+    return unit * (grain / unit ? grain / unit : 1);
+}
+
+template <class T>
+T euclidean(const T* v, std::size_t n, std::size_t block, T top) {
+    std::size_t width = 1;
+    while (width < block) width *= 2;
+    double factor = squares_factor(top), sum;
+    auto square = [v, factor](std::size_t i) {
+        double y = double(v[i]) * factor;
+        return y * y;
+    };
+    if (width == 128 && n == 128) {
+        sum = tree<128>(n, square);
+    } else {
+        double* y = scratch(width, 3);
+        for (std::size_t i = 0; i < n; ++i) y[i] = square(i);
+        for (std::size_t i = n; i < width; ++i) y[i] = 0.0;
+        sum = halve(y, width);
+    }
+    double norm = std::sqrt(sum) / factor, most = sizeof(T) == 4 ? double(FLT_MAX) : DBL_MAX;
+    T scale = T(norm < most ? norm : most);
+    return scale > top ? scale : top;
+}
+
+template <class T>
+inline void quantise(const T* __restrict v, const u32* __restrict random, std::size_t n, T scale, T levels,
+                     i32* __restrict q) {
+    for (std::size_t i = 0; i < n; ++i) {
+        T y = (magnitude(v[i]) / scale) * levels;
+        y = y < levels ? y : levels;
+        i32 whole = i32(y);
+        i32 up = whole + (uniform<T>(random[i]) < y - T(whole) ? 1 : 0);
+        q[i] = v[i] < T(0) ? -up : up;
+    }
+}
+
+inline void pack4(const i32* __restrict q, std::size_t n, i32 levels, u8* __restrict out) {
+    u8 code[tile];
+    for (std::size_t i = 0; i < n; ++i) code[i] = u8(q[i] + levels);
+    for (std::size_t i = 0; i < n / 2; ++i) out[i] = u8(code[2 * i] | code[2 * i + 1] << 4);
+    if (n % 2) out[n / 2] = code[n - 1];
+}
+
+template <class T>
+void block_encode_(const Source<T>& s, std::size_t block, int levels, int bits, bool l2, u64 word, u8* codes, T* scales,
+                   int threads) {
+    const bool bytes = bits == 8, nibbles = bits == 4 && block % 2 == 0;
+    parallel(s.n, piece(block, bits), threads, [=, &s](std::size_t begin, std::size_t end) {
+        alignas(64) T small[tile];
+        alignas(64) u32 random[tile];
+        alignas(64) i32 q[tile];
+        T* buffer = block <= tile ? small : reinterpret_cast<T*>(scratch(block * sizeof(T) / 8 + 1, 2));
+        BitWriter writer(codes + begin * std::size_t(bits) / 8, bits);
+        for (std::size_t i = begin; i < end; i += block) {
+            std::size_t m = end - i < block ? end - i : block;
+            const T* v = load(s, i, m, buffer);
+            const T top = max_abs(v, m), scale = l2 ? euclidean(v, m, block, top) : top;
+            const T divisor = scale > T(0) ? scale : T(1);
+            scales[i / block] = scale;
+            for (std::size_t t = 0; t < m; t += tile) {
+                std::size_t k = m - t < tile ? m - t : tile;
+                draws(word, i + t, k, random);
+                quantise(v + t, random, k, divisor, T(levels), q);
+                if (s.ef) {
+                    T* __restrict x = s.x + i + t;
+                    const T* __restrict w = buffer + t;
+                    for (std::size_t j = 0; j < k; ++j) x[j] = w[j] - (T(q[j]) / T(levels)) * scale;
+                }
+                if (bytes) {
+                    u8* __restrict c = codes + i + t;
+                    for (std::size_t j = 0; j < k; ++j) c[j] = u8(q[j] + levels);
+                } else if (nibbles) {
+                    pack4(q, k, levels, codes + (i + t) / 2);
+                } else {
+                    for (std::size_t j = 0; j < k; ++j) q[j] += levels;
+                    writer.put(q, k);
+                }
+            }
+        }
+        if (!bytes && !nibbles) writer.finish();
+    });
+}
+
+template <class T>
+bool block_add_(T* out, const u8* codes, const T* scales, std::size_t n, std::size_t block, int levels, int bits,
+                int threads) {
+    constexpr T infinity = T(__builtin_huge_val());
+    const bool bytes = bits == 8, nibbles = bits == 4 && block % 2 == 0;
+    const u8* last = codes + (n * std::size_t(bits) + 7) / 8;
+    std::atomic<bool> valid{true};
+    parallel(n, piece(block, bits), threads, [=, &valid](std::size_t begin, std::size_t end) {
+        alignas(64) i32 q[tile];
+        BitReader reader(codes + begin * std::size_t(bits) / 8, last, bits);
+        bool good = true;
+        for (std::size_t i = begin; i < end; i += block) {
+            std::size_t m = end - i < block ? end - i : block;
+            const T scale = scales[i / block];
+            good &= scale >= T(0) && scale < infinity;
+            for (std::size_t t = 0; t < m; t += tile) {
+                std::size_t k = m - t < tile ? m - t : tile;
+                if (bytes) {
+                    const u8* __restrict c = codes + i + t;
+                    for (std::size_t j = 0; j < k; ++j) q[j] = c[j];
+                } else if (nibbles) {
+                    const u8* __restrict c = codes + (i + t) / 2;
+                    for (std::size_t j = 0; j < k / 2; ++j) q[2 * j] = c[j] & 15, q[2 * j + 1] = c[j] >> 4;
+                    if (k % 2) q[k - 1] = c[k / 2] & 15;
+                } else {
+                    reader.get(q, k);
+                }
+                i32 most = 0;
+                for (std::size_t j = 0; j < k; ++j) most = q[j] > most ? q[j] : most;
+                good &= most <= 2 * levels;
+                T* __restrict o = out + i + t;
+                for (std::size_t j = 0; j < k; ++j) o[j] += (T(q[j] - levels) / T(levels)) * scale;
+            }
+        }
+        if (!good) valid.store(false, std::memory_order_relaxed);
+    });
+    return valid.load();
+}
+
+}  // namespace
+
+#define GRACE_DEFINE(T)                                                                                              \
+    void block_encode(const Source<T>& s, std::size_t block, int levels, int bits, bool l2, u64 word, u8* codes,     \
+                      T* scales, int threads) {                                                                      \
+        block_encode_(s, block, levels, bits, l2, word, codes, scales, threads);                                     \
+    }                                                                                                                \
+    bool block_add(T* out, const u8* codes, const T* scales, std::size_t n, std::size_t block, int levels, int bits, \
+                   int threads) {                                                                                    \
+        return block_add_(out, codes, scales, n, block, levels, bits, threads);                                      \
+    }
+
+GRACE_DEFINE(float)
+GRACE_DEFINE(double)
+
+}  // namespace GRACE_ISA
+}  // namespace grace

@@ -1,0 +1,143 @@
+// One byte an element with one number a tensor: Dettmers' dynamic tree, and natural compression.
+#include <cmath>
+
+#include "dense.hpp"
+#include "parallel.hpp"
+#include "random.hpp"
+
+namespace grace {
+namespace GRACE_ISA {
+namespace {
+
+template <class T>
+T top_of(const Source<T>& s, int threads) {
+    std::size_t pieces = (s.n + grain - 1) / grain;
+    T* tops = reinterpret_cast<T*>(scratch(pieces, 0));
+    parallel(s.n, grain, threads, [=, &s](std::size_t begin, std::size_t end) {
+        alignas(64) T buffer[tile];
+        T top = T(0);
+        for (std::size_t i = begin; i < end; i += tile) {
+            std::size_t m = end - i < tile ? end - i : tile;
+            top = larger(top, max_abs(load(s, i, m, buffer), m));
+        }
+        tops[begin / grain] = top;
+    });
+    return max_abs(tops, pieces);
+}
+
+template <class T>
+void u8bit_encode_(const Source<T>& s, const T* values, const T* middle, u8* codes, T* scale, int threads) {
+    const T top = top_of(s, threads), divisor = top > T(0) ? top : T(1);
+    *scale = top;
+    parallel(s.n, grain, threads, [=, &s](std::size_t begin, std::size_t end) {
+        alignas(64) T buffer[tile];
+        alignas(64) std::int32_t place[tile];
+        for (std::size_t i = begin; i < end; i += tile) {
+            std::size_t m = end - i < tile ? end - i : tile;
+            const T* __restrict v = load(s, i, m, buffer);
+            for (std::size_t j = 0; j < m; ++j) {
+                // How many of the 127 middles lie below: a search by halving without branches.
+                T y = magnitude(v[j]) / divisor;
+                std::int32_t at = 0;
+                for (std::int32_t step = 64; step; step /= 2) at += middle[at + step - 1] < y ? step : 0;
+                place[j] = at;
+            }
+            u8* __restrict c = codes + i;
+            for (std::size_t j = 0; j < m; ++j) c[j] = u8(place[j] | (v[j] < T(0) ? 128 : 0));
+            if (s.ef) {
+                T* __restrict x = s.x + i;
+                for (std::size_t j = 0; j < m; ++j) {
+                    T value = values[place[j]];
+                    x[j] = buffer[j] - (buffer[j] < T(0) ? -value : value) * top;
+                }
+            }
+        }
+    });
+}
+
+template <class T>
+void u8bit_add_(T* out, const u8* codes, T scale, const T* values, std::size_t n, int threads) {
+    parallel(n, grain, threads, [=](std::size_t begin, std::size_t end) {
+        alignas(64) T both[256];
+        for (int c = 0; c < 128; ++c) both[c] = values[c] * scale, both[c + 128] = -values[c] * scale;
+        for (std::size_t i = begin; i < end; ++i) out[i] += both[codes[i]];
+    });
+}
+
+// c of 1…127 as the float 2^(c - 127), with a sign; 0 as zero.
+inline float power(std::uint32_t code) { return cast_bits<float>((code & 127u) << 23 | (code & 128u) << 24); }
+
+template <class T>
+void natural_encode_(const Source<T>& s, u64 word, u8* codes, std::int32_t* base, int threads) {
+    const T top = top_of(s, threads);
+    int exponent = 0;
+    if (top > T(0) && top < T(__builtin_huge_val())) {
+        constexpr int largest = sizeof(T) == 4 ? 127 : 1023;
+        std::frexp(top, &exponent);
+        exponent = exponent < largest ? exponent : largest;
+    }
+    *base = exponent;
+    // Scaled so that the largest power of two is 2^127: no subnormals are left among those that count.
+    // In three factors, because their product may be out of range.
+    const int shift = 127 - exponent, a = shift / 3, b = (shift - a) / 2;
+    const T first = T(std::ldexp(1.0, a)), second = T(std::ldexp(1.0, b)), third = T(std::ldexp(1.0, shift - a - b));
+    const T unit = T(std::ldexp(1.0, exponent));
+    parallel(s.n, grain, threads, [=, &s](std::size_t begin, std::size_t end) {
+        alignas(64) T buffer[tile];
+        alignas(64) u32 random[tile];
+        alignas(64) u32 code[tile];
+        for (std::size_t i = begin; i < end; i += tile) {
+            std::size_t m = end - i < tile ? end - i : tile;
+            const T* __restrict v = load(s, i, m, buffer);
+            draws(word, i, m, random);
+            for (std::size_t j = 0; j < m; ++j) {
+                float y = float(magnitude(v[j]) * first * second * third);
+                // Random bits added to the mantissa carry into the exponent with the mantissa as probability.
+                std::int32_t c = std::int32_t((cast_bits<u32>(y) + (random[j] >> 9)) >> 23) - 127;
+                std::int32_t low = uniform<float>(random[j]) < y * 0.5f ? 1 : 0;
+                c = y < 2.0f ? low : c;
+                c = c < 127 ? c : 127;
+                c = c > 0 ? c : 0;
+                code[j] = u32(c) | (v[j] < T(0) ? 128u : 0u);
+            }
+            u8* __restrict out = codes + i;
+            for (std::size_t j = 0; j < m; ++j) out[j] = u8(code[j]);
+            if (s.ef) {
+                T* __restrict x = s.x + i;
+                for (std::size_t j = 0; j < m; ++j) x[j] = buffer[j] - T(power(code[j])) * unit;
+            }
+        }
+    });
+}
+
+template <class T>
+void natural_add_(T* out, const u8* codes, int base, std::size_t n, int threads) {
+    const T unit = T(std::ldexp(1.0, base));
+    parallel(n, grain, threads, [=](std::size_t begin, std::size_t end) {
+        T* __restrict o = out;
+        const u8* __restrict c = codes;
+        for (std::size_t i = begin; i < end; ++i) o[i] += T(power(c[i])) * unit;
+    });
+}
+
+}  // namespace
+
+#define GRACE_DEFINE(T)                                                                                               \
+    void u8bit_encode(const Source<T>& s, const T* values, const T* middle, u8* codes, T* scale, int threads) {       \
+        u8bit_encode_(s, values, middle, codes, scale, threads);                                                      \
+    }                                                                                                                 \
+    void u8bit_add(T* out, const u8* codes, T scale, const T* values, std::size_t n, int threads) {                   \
+        u8bit_add_(out, codes, scale, values, n, threads);                                                            \
+    }                                                                                                                 \
+    void natural_encode(const Source<T>& s, u64 word, u8* codes, std::int32_t* base, int threads) {                   \
+        natural_encode_(s, word, codes, base, threads);                                                               \
+    }                                                                                                                 \
+    void natural_add(T* out, const u8* codes, int base, std::size_t n, int threads) {                                 \
+        natural_add_(out, codes, base, n, threads);                                                                   \
+    }
+
+GRACE_DEFINE(float)
+GRACE_DEFINE(double)
+
+}  // namespace GRACE_ISA
+}  // namespace grace

@@ -1,0 +1,125 @@
+// TernGrad: five trits in a byte. Byte j of a group of 256 holds elements j, j + 256, … j + 1024 of its 1280, so that
+// packing is arithmetic on whole vectors.
+#include <atomic>
+#include <cmath>
+
+#include "dense.hpp"
+#include "parallel.hpp"
+#include "random.hpp"
+#include "reduce.hpp"
+#include "squares.hpp"
+
+namespace grace {
+namespace GRACE_ISA {
+namespace {
+
+constexpr std::size_t width = 256, group = 5 * width, groups_grain = 25 * group;
+
+template <class T>
+double sum_squares(const Source<T>& s, double factor, T& top, int threads) {
+    std::size_t blocks = (s.n + tree_block - 1) / tree_block;
+    double* sums = scratch(blocks, 0);
+    T* tops = reinterpret_cast<T*>(scratch(blocks, 1));
+    parallel(s.n, grain, threads, [=, &s](std::size_t begin, std::size_t end) {
+        alignas(64) T buffer[tile];
+        for (std::size_t i = begin; i < end; i += tile) {
+            std::size_t m = end - i < tile ? end - i : tile;
+            const T* v = load(s, i, m, buffer);
+            tops[i / tile] = max_abs(v, m);
+            sums[i / tile] = tree<tile>(m, [v, factor](std::size_t j) {
+                double y = double(v[j]) * factor;
+                return y * y;
+            });
+        }
+    });
+    top = max_abs(tops, blocks);
+    return tree_sum(sums, blocks);
+}
+
+template <class T>
+inline void decide(const T* __restrict v, const u32* __restrict random, std::size_t n, T scale, T divisor,
+                   std::int32_t* __restrict trit) {
+    for (std::size_t i = 0; i < n; ++i) {
+        T a = magnitude(v[i]);
+        a = a < scale ? a : scale;
+        std::int32_t kept = uniform<T>(random[i]) < a / divisor ? 1 : 0;
+        trit[i] = v[i] < T(0) ? -kept : kept;
+    }
+}
+
+template <class T>
+void ternary_encode_(const Source<T>& s, double clip, u64 word, u8* codes, T* result, int threads) {
+    T top;
+    double sum = sum_squares(s, 1.0, top, threads), factor = squares_factor(top);
+    if (factor != 1.0) sum = sum_squares(s, factor, top, threads);
+    const T bound = T(clip * (std::sqrt(sum / double(s.n)) / factor));
+    const T scale = bound < top ? bound : top, divisor = scale > T(0) ? scale : T(1);
+    *result = scale;
+    parallel(s.n, groups_grain, threads, [=, &s](std::size_t begin, std::size_t end) {
+        alignas(64) T buffer[group];
+        alignas(64) u32 random[group];
+        alignas(64) std::int32_t trit[group];
+        alignas(64) u8 digit[group];
+        for (std::size_t i = begin; i < end; i += group) {
+            std::size_t m = end - i < group ? end - i : group, w = m < group ? (m + 4) / 5 : width;
+            const T* v = load(s, i, m, buffer);
+            draws(word, i, m, random);
+            decide(v, random, m, scale, divisor, trit);
+            if (s.ef) {
+                T* __restrict x = s.x + i;
+                for (std::size_t j = 0; j < m; ++j) x[j] = buffer[j] - T(trit[j]) * scale;
+            }
+            for (std::size_t j = 0; j < m; ++j) digit[j] = u8(trit[j] + 1);
+            for (std::size_t j = m; j < 5 * w; ++j) digit[j] = 0;
+            u8* __restrict c = codes + i / 5;
+            for (std::size_t j = 0; j < w; ++j)
+                c[j] = u8(digit[j] + 3 * digit[j + w] + 9 * digit[j + 2 * w] + 27 * digit[j + 3 * w] + 81 * digit[j + 4 * w]);
+        }
+    });
+}
+
+template <class T>
+inline void add_trits(T* __restrict out, const u8* __restrict trit, std::size_t n, T scale) {
+    for (std::size_t j = 0; j < n; ++j) out[j] += T(std::int32_t(trit[j]) - 1) * scale;
+}
+
+template <class T>
+bool ternary_add_(T* out, const u8* codes, T scale, std::size_t n, int threads) {
+    std::atomic<bool> valid{true};
+    parallel(n, groups_grain, threads, [=, &valid](std::size_t begin, std::size_t end) {
+        alignas(64) u8 trit[group];
+        u8 most = 0;
+        for (std::size_t i = begin; i < end; i += group) {
+            std::size_t m = end - i < group ? end - i : group, w = m < group ? (m + 4) / 5 : width;
+            const u8* __restrict c = codes + i / 5;
+            for (std::size_t j = 0; j < w; ++j) most = c[j] > most ? c[j] : most;
+            for (std::size_t j = 0; j < w; ++j) {
+                u16 rest = c[j];
+                for (int k = 0; k < 5; ++k) {
+                    u16 third = u16((rest * 171u) >> 9);  // rest / 3, exact below 512
+                    trit[j + std::size_t(k) * w] = u8(rest - 3 * third);
+                    rest = third;
+                }
+            }
+            add_trits(out + i, trit, m, scale);
+        }
+        if (most > 242) valid.store(false, std::memory_order_relaxed);
+    });
+    return valid.load();
+}
+
+}  // namespace
+
+#define GRACE_DEFINE(T)                                                                                           \
+    void ternary_encode(const Source<T>& s, double clip, u64 word, u8* codes, T* scale, int threads) {            \
+        ternary_encode_(s, clip, word, codes, scale, threads);                                                    \
+    }                                                                                                             \
+    bool ternary_add(T* out, const u8* codes, T scale, std::size_t n, int threads) {                              \
+        return ternary_add_(out, codes, scale, n, threads);                                                       \
+    }
+
+GRACE_DEFINE(float)
+GRACE_DEFINE(double)
+
+}  // namespace GRACE_ISA
+}  // namespace grace

@@ -1,0 +1,73 @@
+"""Compiled dynamic-tree and natural compression."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+from ... import _native
+from ..check import checked_scale
+from ..reference import tables as reference
+from .pointer import address, native_dtype, part_address, source, threads
+
+__all__ = ["natural_add", "natural_encode", "u8bit_add", "u8bit_encode"]
+
+
+@functools.cache
+def _tree(dtype: torch.dtype) -> tuple[int, int, Tensor, Tensor]:
+    """Addresses of the tree's magnitudes and of the middles between them, and the tensors that own them."""
+    values, middle = reference.tree(dtype, torch.device("cpu"))
+    return values.data_ptr(), middle.data_ptr(), values, middle
+
+
+def u8bit_encode(
+    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, codes: Tensor, scale: Tensor
+) -> None:
+    wide = native_dtype(x)
+    if wide is None:
+        return reference.u8bit_encode(x, g, beta, gamma, ef, codes, scale)
+    n = x.numel()
+    code, top = part_address(codes, torch.uint8, n), part_address(scale, x.dtype, 1)
+    values, middle, *_ = _tree(x.dtype)
+    _native.u8bit_encode(wide, *source(x, g, n), n, beta, gamma, ef, values, middle, code, top, threads())
+
+
+def u8bit_add(out: Tensor, codes: Tensor, scale: Tensor) -> None:
+    wide = native_dtype(out)
+    if wide is None:
+        return reference.u8bit_add(out, codes, scale)
+    n = out.numel()
+    code = part_address(codes, torch.uint8, n)
+    where = address(out, out.dtype, n)
+    top = checked_scale(scale, out.dtype)
+    _native.u8bit_add(wide, where, n, _tree(out.dtype)[0], code, top, threads())
+
+
+def natural_encode(
+    x: Tensor,
+    g: Tensor | None,
+    beta: float,
+    gamma: float,
+    ef: bool,
+    word: int,
+    codes: Tensor,
+    base: Tensor,
+) -> None:
+    wide = native_dtype(x)
+    if wide is None:
+        return reference.natural_encode(x, g, beta, gamma, ef, word, codes, base)
+    n = x.numel()
+    code, exponent = part_address(codes, torch.uint8, n), part_address(base, torch.int32, 1)
+    _native.natural_encode(wide, *source(x, g, n), n, beta, gamma, ef, word, code, exponent, threads())
+
+
+def natural_add(out: Tensor, codes: Tensor, base: Tensor) -> None:
+    wide = native_dtype(out)
+    if wide is None:
+        return reference.natural_add(out, codes, base)
+    n = out.numel()
+    code = part_address(codes, torch.uint8, n)
+    where = address(out, out.dtype, n)
+    _native.natural_add(wide, where, n, code, reference.checked_base(base, out.dtype), threads())

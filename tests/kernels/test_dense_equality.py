@@ -1,0 +1,254 @@
+"""The compiled dense kernels give the bits of the reference ones: any dtype, size, alignment, thread count and set."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from grace_dl.compressor.bf16 import BF16Compressor
+from grace_dl.compressor.efsignsgd import EFSignSGDCompressor
+from grace_dl.compressor.fp8 import FP8Compressor
+from grace_dl.compressor.fp16 import FP16Compressor
+from grace_dl.compressor.int4 import Int4Compressor
+from grace_dl.compressor.int8 import Int8Compressor
+from grace_dl.compressor.natural import NaturalCompressor
+from grace_dl.compressor.onebit import OneBitCompressor
+from grace_dl.compressor.qsgd import QSGDCompressor
+from grace_dl.compressor.signsgd import SignSGDCompressor
+from grace_dl.compressor.signum import SignumCompressor
+from grace_dl.compressor.terngrad import TernGradCompressor
+from grace_dl.compressor.u8bit import U8bitCompressor
+from grace_dl.kernels import backend
+from grace_dl.key import Key
+
+native = pytest.importorskip("grace_dl._native", reason="the compiled kernels are not installed")
+K, R = backend("native", "cpu"), backend("reference", "cpu")
+
+
+def shared_by_three(kind):
+    compressor = kind()
+    compressor.workers = 3
+    return compressor
+
+
+METHODS = {
+    "fp16": FP16Compressor(),
+    "fp16 of three": shared_by_three(FP16Compressor),
+    "bf16": BF16Compressor(),
+    "bf16 of three": shared_by_three(BF16Compressor),
+    "fp8": FP8Compressor(),
+    "int8": Int8Compressor(),
+    "int4": Int4Compressor(),
+    "qsgd": QSGDCompressor(),
+    "qsgd max": QSGDCompressor(127, 512, "max"),
+    "qsgd 1 level": QSGDCompressor(1, 100),
+    "qsgd 4 bits, odd bucket": QSGDCompressor(7, 33, "max"),
+    "qsgd 11 bits": QSGDCompressor(1000, 64),
+    "qsgd 16 bits": QSGDCompressor(32767, 2000),
+    "qsgd bucket of one": QSGDCompressor(3, 1),
+    "u8bit": U8bitCompressor(),
+    "natural": NaturalCompressor(),
+    "terngrad": TernGradCompressor(),
+    "onebit": OneBitCompressor(),
+    "efsignsgd": EFSignSGDCompressor(),
+    "signsgd": SignSGDCompressor(),
+    "signum": SignumCompressor(),
+}
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+def encode(kernel, compressor, x, g, beta, gamma, ef):
+    out = compressor.allocate(x.numel(), x.dtype)
+    for part in out:
+        part.view(torch.uint8).fill_(255)
+    key = Key("layer.weight", seed=7, step=3)
+    if isinstance(compressor, (SignSGDCompressor, SignumCompressor)):
+        kernel.sign_encode(x, g, beta, gamma, ef, key.word(), *out)
+    else:
+        compressor._fused(kernel, x, g, beta, gamma, ef, key, out)
+    return out
+
+
+def compare(compressor, monkeypatch, x, g, beta=1.0, gamma=1.0, ef=True, misaligned=False):
+    def own(tensor):
+        if tensor is None:
+            return None
+        room = torch.empty(tensor.numel() + 1, dtype=tensor.dtype)
+        view = room[1:] if misaligned else room[:-1]
+        return view.copy_(tensor)
+
+    mine, theirs, gradient = own(x), x.clone(), own(g)
+    payload = encode(K, compressor, mine, gradient, beta, gamma, ef)
+    wanted = encode(R, compressor, theirs, g, beta, gamma, ef)
+    for one, other in zip(payload, wanted, strict=True):
+        assert torch.equal(bits(one), bits(other))
+    assert torch.equal(bits(mine), bits(theirs))
+    if g is not None:
+        assert torch.equal(bits(gradient), bits(g))
+    start = torch.linspace(-1, 1, x.numel(), dtype=x.dtype)
+    mine, theirs = own(start), start.clone()
+    for kind, out in (("native", mine), ("reference", theirs)):
+        monkeypatch.setenv("GRACE_KERNELS", kind)
+        compressor.accumulate_(out, payload, None)
+    assert torch.equal(bits(mine), bits(theirs))
+    assert torch.isfinite(mine).all()
+
+
+def tensor(kind: str, n: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed + n)
+    x = torch.randn(n, dtype=dtype, generator=generator)
+    tiny = torch.finfo(dtype).smallest_normal
+    if kind == "zeros":
+        return torch.zeros(n, dtype=dtype)
+    if kind == "sparse":
+        return x * (torch.rand(n, generator=generator) < 0.1)
+    if kind == "subnormal":
+        return x * tiny * 0.01
+    if kind == "smallest":
+        return (x.sign() * (x.abs() > 1)) * tiny * torch.finfo(dtype).eps
+    if kind == "huge":
+        return (x * 0.3).clamp(-1, 1) * torch.finfo(dtype).max
+    if kind == "wide":
+        exponent = 140 if dtype is torch.float64 else 30
+        return x * 10.0 ** (torch.rand(n, dtype=dtype, generator=generator) * 2 - 1).mul(exponent)
+    return x
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("isa", ["baseline", "avx2"])
+def test_sizes_alignment_and_sources(name, dtype, isa, monkeypatch):
+    if not native.set_isa(isa):
+        pytest.skip(f"this processor has no {isa}")
+    try:
+        for n in (1, 2, 7, 8, 9, 31, 127, 256, 257, 1023, 1279, 1281, 3333):
+            x, g = tensor("normal", n, dtype), tensor("normal", n, dtype, 1)
+            compare(METHODS[name], monkeypatch, x, None, ef=False, misaligned=bool(n % 2))
+            compare(METHODS[name], monkeypatch, x, None, misaligned=not n % 2)
+            compare(METHODS[name], monkeypatch, x, g, misaligned=bool(n % 2))
+            compare(METHODS[name], monkeypatch, x, g, beta=0.9, gamma=0.3, ef=False)
+            compare(METHODS[name], monkeypatch, x, g, beta=0.9, gamma=0.3, misaligned=True)
+    finally:
+        native.set_isa("")
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("isa", ["baseline", "avx2"])
+@pytest.mark.parametrize("kind", ["zeros", "sparse", "subnormal", "smallest", "huge", "wide"])
+def test_extreme_values(name, dtype, isa, kind, monkeypatch):
+    if not native.set_isa(isa):
+        pytest.skip(f"this processor has no {isa}")
+    try:
+        for n in (1, 300, 2571):
+            x = tensor(kind, n, dtype)
+            compare(METHODS[name], monkeypatch, x, None)
+            compare(METHODS[name], monkeypatch, torch.zeros_like(x), x)
+    finally:
+        native.set_isa("")
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads(name, threads, monkeypatch):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        n = 200_003
+        compare(
+            METHODS[name],
+            monkeypatch,
+            tensor("normal", n, torch.float32),
+            tensor("sparse", n, torch.float32, 1),
+        )
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("isa", ["baseline", "avx2"])
+@pytest.mark.parametrize("voters", [1, 2, 3, 4, 5, 8, 17])
+def test_votes(dtype, isa, voters):
+    if not native.set_isa(isa):
+        pytest.skip(f"this processor has no {isa}")
+    try:
+        for n in (1, 8, 63, 64, 65, 1100):
+            generator = torch.Generator().manual_seed(n)
+            ballots = [
+                torch.randint(0, 256, ((n + 7) // 8,), generator=generator).to(torch.uint8)
+                for _ in range(voters)
+            ]
+            mine, theirs = torch.empty(n, dtype=dtype), torch.empty(n, dtype=dtype)
+            K.sign_vote(mine, ballots, 0x1234_5678_9ABC_DEF0)
+            R.sign_vote(theirs, ballots, 0x1234_5678_9ABC_DEF0)
+            assert torch.equal(mine, theirs)
+    finally:
+        native.set_isa("")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_axpby(dtype):
+    for n in (1, 1000, 70_001):
+        x, g = tensor("normal", n, dtype), tensor("normal", n, dtype, 1)
+        assert torch.equal(K.axpby_(x.clone(), g, 0.9, 0.1), R.axpby_(x.clone(), g, 0.9, 0.1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("isa", ["baseline", "avx2"])
+def test_all_finite(dtype, isa):
+    if not native.set_isa(isa):
+        pytest.skip(f"this processor has no {isa}")
+    try:
+        x = torch.randn(70_003).to(dtype)
+        x[5] = torch.finfo(dtype).max
+        assert K.all_finite(x)
+        for place in (0, 17, 40_000, 70_002):
+            for value in (float("nan"), float("inf"), -float("inf")):
+                y = x.clone()
+                y[place] = value
+                assert not K.all_finite(y)
+        assert K.all_finite(x[:0])
+        assert K.all_finite(torch.randn(10, 10).to(dtype).t())
+    finally:
+        native.set_isa("")
+
+
+def test_draws_cross_the_32_bit_boundary():
+    """Index arithmetic of the two backends agrees where indices no longer fit 32 bits."""
+    known = R.draws(0x0123_4567_89AB_CDEF, torch.tensor([0, 2**32 - 1, 2**32, 2**40 + 5])).tolist()
+    assert known == [scalar_draw(0x0123_4567_89AB_CDEF, i) for i in (0, 2**32 - 1, 2**32, 2**40 + 5)]
+
+
+def scalar_draw(word: int, i: int) -> int:
+    mask = 0xFFFFFFFF
+
+    def mix(h):
+        h ^= h >> 16
+        h = h * 0x7FEB352D & mask
+        h ^= h >> 15
+        h = h * 0x846CA68B & mask
+        return h ^ h >> 16
+
+    h = mix(((i & mask) + (word & mask)) & mask)
+    return mix(h ^ word >> 32 ^ ((i >> 32) * 0x9E3779B9 & mask))
+
+
+def test_wrong_tensors_are_refused():
+    from grace_dl.errors import PayloadError, UnsupportedError
+
+    x, code, scale = torch.randn(512), torch.empty(512, dtype=torch.uint8), torch.empty(2)
+    with pytest.raises(PayloadError):
+        K.fp8_encode(x, None, 1.0, 1.0, False, 256, code[:-1], scale)
+    with pytest.raises(PayloadError):
+        K.fp8_encode(x, None, 1.0, 1.0, False, 256, code, scale.double())
+    with pytest.raises(PayloadError):
+        K.fp8_encode(x, None, 1.0, 1.0, False, 256, torch.empty(1024, dtype=torch.uint8)[::2], scale)
+    with pytest.raises(UnsupportedError):
+        K.fp8_encode(x, torch.randn(511), 1.0, 1.0, False, 256, code, scale)
+    with pytest.raises(UnsupportedError):
+        K.fp8_encode(torch.randn(1024)[::2], None, 1.0, 1.0, False, 256, code, scale)
+    with pytest.raises(UnsupportedError):
+        K.fp8_encode(x, x.double(), 1.0, 1.0, True, 256, code, scale)
