@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from typing import Any
 
 import pytest
@@ -236,3 +238,32 @@ def twice(rank: int, world: int) -> str:
 
 def test_a_model_is_attached_once(launch: Any) -> None:
     assert launch(twice, 2) == ["refused"] * 2
+
+
+def absent(rank: int, world: int, how: str) -> str:
+    grc = grace_from_params(LOSSY)
+    if how == "never came" and rank == 1:
+        time.sleep(6)
+        return "absent"
+    grc.step(torch.ones(3000), "w")
+    if how == "died" and rank == 1:
+        os._exit(3)
+    try:
+        start = time.monotonic()
+        grc.step(torch.ones(3000), "w")
+    except Exception as error:
+        return f"{type(error).__name__} {time.monotonic() - start:.1f}: {error}"
+    return "no error"
+
+
+def test_a_rank_that_dies_is_reported_to_the_others(launch: Any) -> None:
+    outcomes = launch.outcomes(absent, 2, "died", timeout=30, group_timeout=5)
+    assert outcomes[1].error is not None
+    assert str(outcomes[0].value).startswith("PeerError"), outcomes[0]
+
+
+def test_a_rank_that_never_comes_is_reported_within_the_timeout(launch: Any) -> None:
+    outcomes = launch.outcomes(absent, 2, "never came", timeout=30, group_timeout=3)
+    assert outcomes[0].error is not None
+    assert outcomes[0].error.startswith("PeerError") and "did not come" in outcomes[0].error
+    assert outcomes[0].seconds < 15

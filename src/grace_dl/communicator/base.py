@@ -105,7 +105,7 @@ class Communicator:
             memory, name = None, method.memories[0]
         if memory is None:
             assert name is not None
-            memory = _partner(registry.memory_class(name), self.compressor)
+            memory = partner(registry.memory_class(name), self.compressor)
         elif name is not None and name not in method.memories:
             raise ConfigError(
                 f"{method.name} does not work with memory {name!r}. It works with: {', '.join(method.memories)}."
@@ -382,7 +382,7 @@ _REASONS = {
 }
 
 
-def _partner(memory: type[Memory], compressor: Compressor) -> Memory:
+def partner(memory: type[Memory], compressor: Compressor) -> Memory:
     """The memory a method goes with, given those of its settings that the memory also has."""
     settings = {
         p.name: getattr(compressor, p.name)

@@ -117,9 +117,6 @@ class Attached:
         return future
 
     def _start(self) -> None:
-        if self._exchange is not None:
-            # The last backward pass was broken off; all its ranks start anew.
-            self._exchange.discard()
         if self._scaler is not None:
             self._communicator.set_loss_scale(float(self._scaler.get_scale()))
         self._futures = []

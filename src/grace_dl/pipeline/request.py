@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Union
 
 from torch import Tensor
 
@@ -95,4 +94,4 @@ class Verdict:
     errors: list[Exception] = field(default_factory=list)
 
 
-Request = Union[Sum, Gather, Spread, Swap]
+Request = Sum | Gather | Spread | Swap

@@ -1,0 +1,85 @@
+"""Tables and pictures of results, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+
+def heading(header: dict[str, Any]) -> str:
+    """Where and when figures were made, in a line."""
+    m = header["machine"]
+    return (
+        f"{m['processor']}, {m['cores']} cores, {m['memory_gib']} GiB; Python {m['python']}, torch {m['torch']}, "
+        f"grace {m['grace']}; {header['date'][:10]}"
+    )
+
+
+def kernels_table(records: Sequence[dict[str, Any]], numel: int) -> Table:
+    """Cost in copies at one size: a row a method, a column a backend and thread count."""
+    chosen = [r for r in records if r["numel"] == numel]
+    columns = sorted({(r["backend"], r["threads"]) for r in chosen}, reverse=True)
+    title = f"{numel:,} elements: compress + decode one peer, × the time of copy_"
+    table = Table(title=title, title_justify="left")
+    table.add_column("method")
+    table.add_column("bits", justify="right")
+    for backend, threads in columns:
+        table.add_column(f"{backend}, {threads} thread{'s' * (threads > 1)}", justify="right")
+    for label in dict.fromkeys(r["label"] for r in chosen):
+        row = {(r["backend"], r["threads"]): r for r in chosen if r["label"] == label}
+        bits = next(iter(row.values()))["bits"]
+        cells = [
+            f"{row[c]['compress_copies']:.2f} + {row[c]['decode_copies']:.2f}" if c in row else "–"
+            for c in columns
+        ]
+        table.add_row(label, f"{bits:.2f}", *cells)
+    return table
+
+
+def kernels_picture(header: dict[str, Any], records: Sequence[dict[str, Any]], path: Path) -> None:
+    """Compress cost of every method at the largest size, reference beside native."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    numel = max(r["numel"] for r in records)
+    threads = max(r["threads"] for r in records)
+    chosen = [r for r in records if r["numel"] == numel and r["threads"] == threads]
+    labels = list(dict.fromkeys(r["label"] for r in chosen))
+    figure, axes = pyplot.subplots(figsize=(8, 0.32 * len(labels) + 1.6), layout="constrained")
+    for offset, (backend, colour) in enumerate((("reference", "0.75"), ("native", "tab:blue"))):
+        values = {
+            r["label"]: r["compress_copies"] + r["decode_copies"] for r in chosen if r["backend"] == backend
+        }
+        if not values:
+            continue
+        places = [i + 0.4 * offset - 0.2 for i, label in enumerate(labels) if label in values]
+        axes.barh(
+            places, [values[label] for label in labels if label in values], 0.4, label=backend, color=colour
+        )
+    axes.set_yticks(range(len(labels)), labels)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlabel(f"compress with error feedback + decode one peer, in copies of {numel:,} float32")
+    axes.set_title(f"{heading(header)}; {threads} threads", fontsize=8, loc="left")
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def step_table(records: Sequence[dict[str, Any]]) -> Table:
+    """One exchange of all gradients, beside DDP's in the same run."""
+    plain = next(r["seconds"] for r in records if r["label"] == "ddp")
+    table = Table(title="one exchange, nothing to overlap", title_justify="left")
+    for name in ("method", "ms", "÷ ddp", "compress", "wait", "decode", "sent MB"):
+        table.add_column(name, justify="left" if name == "method" else "right")
+    for r in records:
+        parts = r.get("parts")
+        cells = [f"{1e3 * parts[k]:.1f}" for k in ("compress", "wait", "decode")] if parts else ["", "", ""]
+        sent = f"{r['leaving_bytes'] / 1e6:.3f}" if parts else ""
+        table.add_row(r["label"], f"{1e3 * r['seconds']:.1f}", f"{r['seconds'] / plain:.2f}", *cells, sent)
+    return table
