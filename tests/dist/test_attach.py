@@ -248,18 +248,15 @@ def absent(rank: int, world: int, how: str) -> str:
     grc.step(torch.ones(3000), "w")
     if how == "died" and rank == 1:
         os._exit(3)
-    try:
-        start = time.monotonic()
-        grc.step(torch.ones(3000), "w")
-    except Exception as error:
-        return f"{type(error).__name__} {time.monotonic() - start:.1f}: {error}"
+    grc.step(torch.ones(3000), "w")
     return "no error"
 
 
 def test_a_rank_that_dies_is_reported_to_the_others(launch: Any) -> None:
     outcomes = launch.outcomes(absent, 2, "died", timeout=30, group_timeout=5)
     assert outcomes[1].error is not None
-    assert str(outcomes[0].value).startswith("PeerError"), outcomes[0]
+    assert outcomes[0].error is not None and outcomes[0].error.startswith("PeerError"), outcomes[0]
+    assert outcomes[0].seconds < 15
 
 
 def test_a_rank_that_never_comes_is_reported_within_the_timeout(launch: Any) -> None:
