@@ -59,10 +59,16 @@ class Allgather(Communicator):
             if commit and flag == USED:
                 self._stepped(segment.name)
             if not self._conclude_flagged(segment, flag):
-                self._decode(bucket, plan, place, ledger, [peer[place] for peer in payloads])
+                self._decode(bucket, plan, place, ledger, [peer[place] for peer in payloads], commit)
 
     def _decode(
-        self, bucket: Bucket, plan: Plan, place: int, ledger: Ledger, payloads: Sequence[Payload]
+        self,
+        bucket: Bucket,
+        plan: Plan,
+        place: int,
+        ledger: Ledger,
+        payloads: Sequence[Payload],
+        commit: bool,
     ) -> None:
         segment = bucket.segments[place]
         out = self._output(segment)
@@ -73,7 +79,8 @@ class Allgather(Communicator):
                 out.add_(payload[0])
             if len(payloads) > 1:
                 out.div_(len(payloads))
-            self.memory.after_dense_(out, segment.name)
+            if commit:
+                self.memory.after_dense_(out, segment.name)
         else:
             self.compressor.combine_(out, payloads, ledger.pending(place).ctx)
         self._store(segment, out)

@@ -183,7 +183,7 @@ class Alltoall(Communicator):
                 first.settle(_place(owner, number), good)
                 if owner == rank:
                     second.settle(number, good)
-        self._decode(bucket, slices, flags)
+        self._decode(bucket, slices, flags, commit)
 
     def _scatter(self, bucket: Bucket, slices: Slices, ledger: Ledger) -> None:
         inputs = [self._input(segment).view(-1) for segment in bucket.segments]
@@ -249,7 +249,7 @@ class Alltoall(Communicator):
                 flags[piece.place] = max(flags[piece.place], value)
         return flags
 
-    def _decode(self, bucket: Bucket, slices: Slices, flags: Sequence[int]) -> None:
+    def _decode(self, bucket: Bucket, slices: Slices, flags: Sequence[int], commit: bool) -> None:
         outs = {}
         for place, segment in enumerate(bucket.segments):
             if not self._conclude_flagged(segment, flags[place]):
@@ -266,7 +266,7 @@ class Alltoall(Communicator):
                     self.compressor.combine_(out, [payload], Context(out.shape, out.dtype, key))
         for place, out in outs.items():
             segment = bucket.segments[place]
-            if any(piece.dense for pieces in slices.owned for piece in pieces if piece.place == place):
+            if commit and any(piece.dense for pieces in slices.owned for piece in pieces if piece.place == place):
                 self.memory.after_dense_(out, segment.name)
             self._store(segment, out)
 

@@ -213,6 +213,7 @@ class Communicator:
         dense = [self._is_dense(segment, bucket) for segment in bucket.segments]
         signature = (
             bucket.dtype,
+            self.compressor.phase,
             tuple((s.name, s.flat.numel(), d) for s, d in zip(bucket.segments, dense)),
         )
         plan = self._plans.get(bucket.key)
@@ -227,7 +228,7 @@ class Communicator:
         raise NotImplementedError
 
     def _agree(self, signature: tuple[Any, ...]) -> None:
-        dtype, segments = signature
+        dtype, phase, segments = signature
         text = json.dumps(
             {
                 "method": self.method.name,
@@ -237,6 +238,7 @@ class Communicator:
                 "seed": self.seed,
                 "dense_below": self.dense_below,
                 "dtype": str(dtype),
+                "phase": repr(phase),
                 "parameters": segments,
             }
         )
@@ -273,6 +275,7 @@ class Communicator:
 
         A parameter that no rank used keeps the gradient it has, as with plain DDP.
         """
+        segment.used = flag != UNUSED
         if flag == NONFINITE:
             segment.flat.fill_(float("nan"))
         return flag in (NONFINITE, UNUSED)

@@ -7,8 +7,9 @@ A compressor is a pure function of tensor, settings and key. It keeps no state b
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -81,6 +82,9 @@ class Compressor:
         if grad is not None:
             tensor.mul_(beta).add_(grad, alpha=gamma)
         payload, ctx = self.encode(tensor, key, out)
+        # A payload may be a view of the input, which is about to become the residual.
+        memory = tensor.untyped_storage().data_ptr()
+        payload = [p.clone() if p.untyped_storage().data_ptr() == memory else p for p in payload]
         self.residual_(tensor, payload, ctx)
         return payload, ctx
 
@@ -112,6 +116,11 @@ class Compressor:
     def takes(self, shape: Sequence[int], step: int) -> bool:
         """Whether a parameter of this shape is compressed at this step; others travel dense."""
         return True
+
+    @property
+    def phase(self) -> Hashable:
+        """Changes whenever `spec` does in the course of a run (a warm-up); the same on every rank at every step."""
+        return None
 
     def spec(self, numel: int, dtype: torch.dtype) -> Spec | None:
         """Dtypes and lengths of the payload of `numel` elements; None where the size depends on the data."""

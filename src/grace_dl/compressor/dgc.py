@@ -134,6 +134,10 @@ class DgcCompressor(SparseCodec):
         """The share of the elements sent at present."""
         return self._ratio
 
+    @property
+    def phase(self) -> float:
+        return self._ratio
+
     # Method -------------------------------------------------------------------------------------------
 
     def takes(self, shape: Sequence[int], step: int) -> bool:
@@ -150,7 +154,7 @@ class DgcCompressor(SparseCodec):
         # Fewer than two expected hits in the sample would make the threshold a matter of luck.
         samples = max(math.ceil(self.sample_ratio * numel), math.ceil(2 * numel / k))
         word, start, stride = key.word(), 0, 0
-        if self.strided_sample and samples < numel:
+        if (self.strided_sample or numel >= 1 << 31) and samples < numel:
             stride = numel // samples
             start = word % stride
             samples = (numel - start + stride - 1) // stride
