@@ -276,6 +276,7 @@ class Communicator:
         A parameter that no rank used keeps the gradient it has, as with plain DDP.
         """
         segment.used = flag != UNUSED
+        segment.used = flag != UNUSED
         if flag == NONFINITE:
             segment.flat.fill_(float("nan"))
         return flag in (NONFINITE, UNUSED)

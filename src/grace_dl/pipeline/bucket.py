@@ -21,7 +21,7 @@ class Segment:
     view: Tensor
     """The same memory as the parameter sees it."""
     used: bool = True
-    """Whether this rank's backward pass reached the parameter."""
+    """Whether this rank's backward pass reached the parameter; after the exchange, whether any rank's did."""
 
 
 @dataclass(slots=True)

@@ -61,6 +61,7 @@ class Reducer:
         self._place = {id(p): place for place, bucket in enumerate(self._buckets) for p in bucket}
         self._hooks = [p.register_post_accumulate_grad_hook(self._reached) for p in parameters]
         self._used: set[int] = set()
+        self._blank: list[tuple[Tensor, Segment]] = []
         self._missing: list[int] = []
         self._exchange: Exchange | None = None
         self._launched = 0
@@ -82,6 +83,7 @@ class Reducer:
     # During backward ----------------------------------------------------------------------------------
 
     def _reached(self, parameter: Tensor) -> None:
+        self._used.add(id(parameter))
         if not self.enabled:
             return
         if not self._in_backward:
@@ -89,7 +91,6 @@ class Reducer:
             self._missing = [len(bucket) for bucket in self._buckets]
             torch.autograd.Variable._execution_engine.queue_callback(self._ended)  # type: ignore[attr-defined]
         place = self._place[id(parameter)]
-        self._used.add(id(parameter))
         if place < self._launched:
             raise GraceError(
                 f"backward reached {self._names[id(parameter)]!r} twice in one pass, after it was sent; use "
@@ -112,7 +113,12 @@ class Reducer:
         try:
             while self._launched < len(self._buckets):
                 self._launch()
-            return self._exchange.finish() if self._exchange is not None else True
+            finite = self._exchange.finish() if self._exchange is not None else True
+            for parameter, segment in self._blank:
+                # Reached on no rank: without a gradient, so that optimizers leave it alone.
+                if not segment.used:
+                    parameter.grad = None
+            return finite
         except BaseException:
             if self._exchange is not None:
                 self._exchange.discard()
@@ -121,6 +127,7 @@ class Reducer:
             self._exchange = None
             self._launched = 0
             self._used.clear()
+            self._blank.clear()
 
     def _launch(self) -> None:
         if self._exchange is None:
@@ -134,6 +141,7 @@ class Reducer:
 
     def _segment(self, parameter: Tensor) -> Segment:
         name = self._names[id(parameter)]
+        blank = parameter.grad is None
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         check(parameter.grad, name)
@@ -141,7 +149,10 @@ class Reducer:
             parameter.grad = parameter.grad.contiguous()
         grad = parameter.grad.detach()
         flat = grad.as_strided((grad.numel(),), (1,))
-        return Segment(name, flat, grad, id(parameter) in self._used)
+        segment = Segment(name, flat, grad, id(parameter) in self._used)
+        if blank:
+            self._blank.append((parameter, segment))
+        return segment
 
 
 def _dense(tensor: Tensor) -> bool:
