@@ -1,1 +1,254 @@
-"""Compiled sparse kernels."""
+"""Compiled: selection, index coding, scatter-add, random-k, DGC's correction, EDEN."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ... import _native
+from ..check import broken
+from ..reference import eden as reference_eden
+from ..reference import indices as reference_indices
+from ..reference import sparse as reference
+from ..reference.indices import index_bytes
+from .pointer import address, native_dtype, part_address, source, threads
+
+__all__ = [
+    "decode_indices",
+    "dgc_correct_",
+    "dgc_encode",
+    "eden_add",
+    "eden_encode",
+    "encode_indices",
+    "randomk_add",
+    "randomk_encode",
+    "sparse_add",
+    "sparse_zero_",
+    "square_sum",
+    "threshold_encode",
+    "topk_encode",
+]
+
+_KIND = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
+_FAULTS = (
+    "",
+    "padding bits are set",
+    "coded indices hold another number of entries than announced",
+    "indices do not increase within the tensor",
+    "padding of the indices is wrong",
+    "values behind the announced ones are not zero",
+)
+
+
+def _check(fault: int) -> None:
+    if fault:
+        raise broken(_FAULTS[fault])
+
+
+def _sized(values: Tensor, index: Tensor, d: int, k: int) -> tuple[int, int, int]:
+    """Addresses of an encoder's outputs, and the code of the values' dtype."""
+    if not 0 <= k <= d:
+        raise ValueError(f"{k} of {d} elements cannot be selected")
+    kind = _KIND[values.dtype]
+    return address(values, values.dtype, k), kind, address(index, torch.uint8, index_bytes(d, k))
+
+
+def topk_encode(
+    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, k: int, values: Tensor, index: Tensor
+) -> None:
+    """The `k` largest magnitudes; of equal ones the lowest indices."""
+    wide = native_dtype(x)
+    if wide is None:
+        return reference.topk_encode(x, g, beta, gamma, ef, k, values, index)
+    n = x.numel()
+    at = source(x, g, n)
+    _native.topk_encode(wide, *at, n, beta, gamma, ef, k, *_sized(values, index, n, k), threads())
+
+
+def threshold_encode(
+    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, threshold: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """All elements with |v| >= threshold, as values of `dtype` and coded indices; maybe none."""
+    wide = native_dtype(x)
+    if wide is None:
+        return reference.threshold_encode(x, g, beta, gamma, ef, threshold, dtype)
+    n = x.numel()
+    at = (wide, *source(x, g, n), n, beta, gamma, ef, threshold)
+    k = _native.threshold_find(*at, threads())
+    values = torch.empty(k, dtype=dtype)
+    index = torch.empty(index_bytes(n, k), dtype=torch.uint8)
+    _native.threshold_emit(*at, k, *_sized(values, index, n, k), threads())
+    return values, index
+
+
+def dgc_encode(
+    x: Tensor,
+    g: Tensor | None,
+    beta: float,
+    gamma: float,
+    ef: bool,
+    k: int,
+    sampling: reference.Sampling,
+    values: Tensor,
+    index: Tensor,
+    count: Tensor,
+) -> None:
+    """At most `k` elements above a threshold estimated from a sample."""
+    wide = native_dtype(x)
+    if wide is None:
+        return reference.dgc_encode(x, g, beta, gamma, ef, k, sampling, values, index, count)
+    n = x.numel()
+    s = sampling
+    last = s.start + (s.samples - 1) * s.stride
+    if s.samples < n and not (0 < s.rank <= s.samples and 0 <= s.start and 0 <= s.stride and last < n):
+        raise ValueError(f"{sampling} does not sample {n} elements")
+    at = source(x, g, n)
+    out = _sized(values, index, n, k)
+    count.fill_(_native.dgc_encode(wide, *at, n, beta, gamma, ef, k, *sampling, *out, threads()))
+
+
+def sparse_add(
+    out: Tensor, values: Tensor, index: Tensor, alpha: float = 1.0, count: int | None = None
+) -> None:
+    """`out += alpha * decoded`; every index is checked before the first element is touched."""
+    wide = native_dtype(out)
+    if wide is None:
+        return reference.sparse_add(out, values, index, alpha, count)
+    d, k = out.numel(), values.numel()
+    count = k if count is None else count
+    if not 0 <= count <= k <= d or values.dtype not in _KIND:
+        raise broken(f"{count} of {k} values of {values.dtype} for {d} elements are announced")
+    code = part_address(index, torch.uint8, index_bytes(d, k))
+    data = part_address(values, values.dtype, k)
+    target = address(out, out.dtype, d)
+    _check(_native.sparse_add(wide, target, d, data, _KIND[values.dtype], k, count, code, alpha, threads()))
+
+
+def sparse_zero_(out: Tensor, index: Tensor, k: int, count: int | None = None) -> None:
+    """Zero the elements that a coded index array names."""
+    wide = native_dtype(out)
+    if wide is None:
+        return reference.sparse_zero_(out, index, k, count)
+    d = out.numel()
+    count = k if count is None else count
+    if not 0 <= count <= k <= d:
+        raise broken(f"{count} of {k} indices among {d} elements are announced")
+    code = part_address(index, torch.uint8, index_bytes(d, k))
+    _check(_native.sparse_zero(wide, address(out, out.dtype, d), d, k, count, code, threads()))
+
+
+def encode_indices(indices: Tensor, d: int, k: int, out: Tensor) -> None:
+    """Code at most `k` strictly increasing `indices` below `d` into `out` of `index_bytes(d, k)` bytes."""
+    count = indices.numel()
+    if not out.is_cpu or k == 0:
+        return reference_indices.encode_indices(indices, d, k, out)
+    if count > k or (count and not 0 <= int(indices[0]) <= int(indices[-1]) < d):
+        raise ValueError(f"{count} indices do not fit {k} places among {d} elements")
+    at = address(indices, torch.int64, count)
+    _native.encode_indices(at, count, d, k, address(out, torch.uint8, index_bytes(d, k)))
+
+
+def decode_indices(index: Tensor, d: int, k: int, count: int | None = None) -> Tensor:
+    """The first `count` (default: all `k`) indices, checked: strictly increasing, below `d`, then padding."""
+    if not index.is_cpu:
+        return reference_indices.decode_indices(index, d, k, count)
+    count = k if count is None else count
+    if not 0 <= count <= k <= d:
+        raise broken(f"{count} of {k} indices among {d} elements are announced")
+    code = part_address(index, torch.uint8, index_bytes(d, k))
+    out = torch.empty(count, dtype=torch.int64)
+    _check(_native.decode_indices(code, d, k, count, out.data_ptr(), threads()))
+    return out
+
+
+def randomk_encode(
+    x: Tensor,
+    g: Tensor | None,
+    beta: float,
+    gamma: float,
+    ef: bool,
+    word: int,
+    scaled: bool,
+    values: Tensor,
+) -> None:
+    """The values at the drawn indices, times their stratum's size where `scaled`."""
+    wide = native_dtype(x)
+    if wide is None or values.dtype is not x.dtype:
+        return reference.randomk_encode(x, g, beta, gamma, ef, word, scaled, values)
+    n, k = x.numel(), values.numel()
+    if not 0 < k <= n:
+        raise ValueError(f"{k} of {n} elements cannot be drawn")
+    at = source(x, g, n)
+    out = address(values, x.dtype, k)
+    _native.randomk_encode(wide, *at, n, beta, gamma, ef, word, scaled, out, k, threads())
+
+
+def randomk_add(out: Tensor, values: Tensor, word: int, alpha: float = 1.0) -> None:
+    """`out += alpha * values` at the drawn indices."""
+    wide = native_dtype(out)
+    if wide is None:
+        return reference.randomk_add(out, values, word, alpha)
+    d, k = out.numel(), values.numel()
+    if not 0 < k <= d:
+        raise broken(f"{k} values came for {d} elements")
+    data = part_address(values, out.dtype, k)
+    _native.randomk_add(wide, address(out, out.dtype, d), d, data, k, word, alpha, threads())
+
+
+def dgc_correct_(m: Tensor, v: Tensor, g: Tensor, mu: float, nesterov: bool, scale: float = 1.0) -> None:
+    """Momentum correction of the clipped gradient scale * g."""
+    wide = native_dtype(v)
+    if wide is None:
+        return reference.dgc_correct_(m, v, g, mu, nesterov, scale)
+    n = v.numel()
+    at = tuple(address(tensor, v.dtype, n) for tensor in (m, v, g))
+    _native.dgc_correct(wide, *at, mu, nesterov, scale, n, threads())
+
+
+def square_sum(x: Tensor) -> float:
+    """The sum of squares in float64, the same bits on every backend."""
+    wide = native_dtype(x)
+    if wide is None:
+        return reference.square_sum(x)
+    return _native.square_sum(wide, address(x, x.dtype, x.numel()), x.numel(), threads())
+
+
+_CENTROIDS = {
+    bits: torch.tensor(values, dtype=torch.float64) for bits, values in reference_eden.EDEN_CENTROIDS.items()
+}
+
+
+def eden_encode(
+    x: Tensor,
+    g: Tensor | None,
+    beta: float,
+    gamma: float,
+    ef: bool,
+    bits: int,
+    word: int,
+    codes: Tensor,
+    scales: Tensor,
+) -> None:
+    """Rotate, quantise, and scale each block by |x|^2 / <R x, q>."""
+    wide = native_dtype(x)
+    if wide is None:
+        return reference_eden.eden_encode(x, g, beta, gamma, ef, bits, word, codes, scales)
+    n = x.numel()
+    coordinates, blocks = reference_eden.eden_sizes(n)
+    at = source(x, g, n)
+    out = address(codes, torch.uint8, coordinates * bits // 8), address(scales, x.dtype, blocks)
+    table = _CENTROIDS[bits].data_ptr()
+    _native.eden_encode(wide, *at, n, beta, gamma, ef, bits, table, word, *out, threads())
+
+
+def eden_add(out: Tensor, codes: Tensor, scales: Tensor, bits: int, word: int, alpha: float = 1.0) -> None:
+    """`out += alpha * decoded`."""
+    wide = native_dtype(out)
+    if wide is None:
+        return reference_eden.eden_add(out, codes, scales, bits, word, alpha)
+    n = out.numel()
+    coordinates, blocks = reference_eden.eden_sizes(n)
+    data = part_address(codes, torch.uint8, coordinates * bits // 8), part_address(scales, out.dtype, blocks)
+    table = _CENTROIDS[bits].data_ptr()
+    if not _native.eden_add(wide, address(out, out.dtype, n), n, *data, bits, table, word, alpha, threads()):
+        raise broken("a scale is negative or not finite")

@@ -19,7 +19,7 @@ from .sparse import formed
 __all__ = ["EDEN_CENTROIDS", "eden_add", "eden_blocks", "eden_encode", "eden_sizes"]
 
 BLOCK = 4096
-LEAST = 64
+LEAST = 256
 LANES = 32
 SECOND = 0x9E3779B97F4A7C15
 """Separates the signs of the second round from those of the first."""
@@ -46,7 +46,7 @@ def eden_blocks(d: int) -> list[tuple[int, int]]:
     """Lengths and sizes of the blocks behind the full ones: a tail is cut where padding would cost much.
 
     >>> eden_blocks(4096 * 3), eden_blocks(4000), eden_blocks(2100), eden_blocks(1)
-    ([], [(4000, 4096)], [(2048, 2048), (52, 64)], [(1, 64)])
+    ([], [(4000, 4096)], [(2048, 2048), (52, 256)], [(1, 256)])
     """
     tail = []
     rest = d % BLOCK

@@ -1,0 +1,247 @@
+// Adding sparse payloads, decoding indices, random-k, and DGC's momentum correction.
+#include "halves.hpp"
+#include "indices.hpp"
+#include "parallel.hpp"
+#include "random.hpp"
+#include "reduce.hpp"
+#include "source.hpp"
+#include "sparse.hpp"
+#include "workspace.hpp"
+
+namespace grace {
+namespace GRACE_ISA {
+namespace {
+
+using std::int64_t;
+
+enum Fault { fine = 0, spare_bits = 1, wrong_count = 2, not_rising = 3, wrong_padding = 4, stray_values = 5 };
+
+constexpr size_t words_a_piece = 2048;
+
+inline Room& room(int slot) {
+    static thread_local Room rooms[3];
+    return rooms[slot];
+}
+
+// Set bits of pieces of the unary part (or the bitmap), turned into the rank at which a piece begins.
+struct Pieces {
+    const uint8_t* data;
+    size_t bytes, words, count;
+    size_t* first;
+
+    Pieces(const IndexLayout& layout, const uint8_t* index)
+        : data(index + layout.low_bytes), bytes(layout.bytes - layout.low_bytes) {
+        words = (bytes + 7) / 8;
+        count = (words + words_a_piece - 1) / words_a_piece;
+        first = room(0).get<size_t>(count + 1);
+    }
+
+    size_t begin(size_t p) const { return p * words_a_piece; }
+    size_t end(size_t p) const { return (p + 1) * words_a_piece < words ? (p + 1) * words_a_piece : words; }
+
+    size_t rank(int threads) {
+        each(count, threads, [this](size_t p) {
+            size_t bits = 0;
+            for (size_t w = begin(p); w < end(p); ++w) bits += size_t(__builtin_popcountll(word_at(data, bytes, w * 8)));
+            first[p] = bits;
+        });
+        size_t total = 0;
+        for (size_t p = 0; p < count; ++p) {
+            const size_t bits = first[p];
+            first[p] = total;
+            total += bits;
+        }
+        first[count] = total;
+        return total;
+    }
+
+    // hit(bit position, rank) for the set bits of a piece.
+    template <class Hit>
+    void visit(size_t p, Hit hit) const {
+        size_t at = first[p];
+        for (size_t w = begin(p); w < end(p); ++w)
+            for (uint64_t bits = word_at(data, bytes, w * 8); bits; bits &= bits - 1)
+                hit(w * 64 + size_t(__builtin_ctzll(bits)), at++);
+    }
+};
+
+// Decode and check. Elias-Fano indices go to `out` (k of them); a bitmap is only checked.
+int decode(const IndexLayout& layout, const uint8_t* index, size_t count, int64_t* out, Pieces& pieces, int threads) {
+    if (layout.k == 0) return fine;
+    if (!spare_bits_clear(pieces.data, pieces.bytes, layout.high_bits)) return spare_bits;
+    if (layout.low_bytes && !spare_bits_clear(index, layout.low_bytes, layout.k * uint64_t(layout.width)))
+        return spare_bits;
+    const size_t total = pieces.rank(threads);
+    if (layout.bitmap) return total == count ? fine : wrong_count;
+    if (total != layout.k) return wrong_count;
+    const int width = layout.width;
+    const uint64_t d = layout.d;
+    std::uint32_t faults = 0;
+    each(pieces.count, threads, [&](size_t p) {
+        std::uint32_t bad = 0;
+        uint64_t last = 0;
+        bool any = false;
+        pieces.visit(p, [&](size_t position, size_t rank) {
+            uint64_t one = uint64_t(position - rank) << width;
+            if (width) one |= field_at(index, layout.low_bytes, uint64_t(rank) * uint64_t(width), width);
+            out[rank] = int64_t(one);
+            if (rank < count) bad |= std::uint32_t(one >= d) | std::uint32_t(any && one <= last);
+            else bad |= std::uint32_t(one != d - 1) << 1;
+            last = one, any = true;
+        });
+        if (bad) __atomic_fetch_or(&faults, bad, __ATOMIC_RELAXED);
+    });
+    for (size_t p = 1; p < pieces.count; ++p) {
+        const size_t at = pieces.first[p];
+        if (at > 0 && at < count && out[at] <= out[at - 1]) faults |= 1;
+    }
+    return faults & 1 ? not_rising : faults ? wrong_padding : fine;
+}
+
+// act(index, rank) for every coded index, after all were checked.
+template <class Act>
+int apply(uint64_t d, uint64_t k, uint64_t count, const uint8_t* index, int threads, Act act) {
+    const IndexLayout layout(d, k);
+    if (k == 0) return fine;
+    if (k < 16384) threads = 1;
+    Pieces pieces(layout, index);
+    int64_t* indices = layout.bitmap ? nullptr : room(1).get<int64_t>(size_t(k));
+    if (int fault = decode(layout, index, size_t(count), indices, pieces, threads)) return fault;
+    if (layout.bitmap) {
+        each(pieces.count, threads, [&](size_t p) { pieces.visit(p, [&](size_t i, size_t rank) { act(i, rank); }); });
+    } else {
+        const size_t piece = 8192;
+        each((size_t(count) + piece - 1) / piece, threads, [&](size_t p) {
+            const size_t end = (p + 1) * piece < count ? (p + 1) * piece : size_t(count);
+            for (size_t r = p * piece; r < end; ++r) act(size_t(indices[r]), r);
+        });
+    }
+    return fine;
+}
+
+template <class T>
+int sparse_add_(T* out, uint64_t d, const Values& values, uint64_t k, uint64_t count, const uint8_t* index, T alpha,
+                int threads) {
+    if (!values.zero(size_t(count), size_t(k))) return stray_values;
+    if (values.kind == (sizeof(T) == 4 ? Kind::float32 : Kind::float64)) {
+        const T* sent = static_cast<const T*>(values.data);
+        return apply(d, k, count, index, threads, [=](size_t i, size_t rank) { out[i] += sent[rank] * alpha; });
+    }
+    return apply(d, k, count, index, threads, [=](size_t i, size_t rank) { out[i] += values.get<T>(rank) * alpha; });
+}
+
+// act(i, stratum size, rank) for the drawn index of every stratum.
+template <class Act>
+void strata(uint64_t d, uint64_t k, uint64_t word, int threads, Act act) {
+    const size_t piece = 4096;
+    const uint64_t whole = d / k, part = d % k;
+    each(size_t((k + piece - 1) / piece), k < 4 * piece ? 1 : threads, [=](size_t p) {
+        std::uint32_t bits[piece];
+        const size_t begin = p * piece, end = begin + piece < k ? begin + piece : size_t(k);
+        draws(word, begin, end - begin, bits);
+        // floor(i * d / k), kept up to date by addition.
+        uint64_t edge = uint64_t(begin) * whole + uint64_t(begin) * part / k, rest = uint64_t(begin) * part % k;
+        for (size_t r = begin; r < end; ++r) {
+            rest += part;
+            const uint64_t carry = rest >= k, size = whole + carry;
+            rest -= carry ? k : 0;
+            act(size_t(edge + ((uint64_t(bits[r - begin]) * size) >> 32)), size, r);
+            edge += size;
+        }
+    });
+}
+
+template <class T>
+void randomk_encode_(const Source<T>& s, uint64_t word, bool scaled, T* values, uint64_t k, int threads) {
+    T* x = s.x;
+    const T* g = s.g;
+    const T beta = s.beta, gamma = s.gamma;
+    if (s.g && s.ef) {
+        parallel(s.n, grain, threads, [=](size_t begin, size_t end) {
+            if (beta == T(1) && gamma == T(1))
+                for (size_t i = begin; i < end; ++i) x[i] += g[i];
+            else
+                for (size_t i = begin; i < end; ++i) x[i] = beta * x[i] + gamma * g[i];
+        });
+        g = nullptr;
+    }
+    const bool ef = s.ef;
+    strata(s.n, k, word, threads, [=](size_t i, uint64_t size, size_t rank) {
+        const T v = g ? T(beta * x[i]) + T(gamma * g[i]) : x[i];
+        const T sent = scaled ? v * T(size) : v;
+        values[rank] = sent;
+        if (ef) x[i] = v - sent;
+    });
+}
+
+template <class T>
+void dgc_correct_(T* m, T* v, const T* g, T mu, bool nesterov, T scale, size_t n, int threads) {
+    parallel(n, grain, threads, [=](size_t begin, size_t end) {
+        if (nesterov)
+            for (size_t i = begin; i < end; ++i) {
+                const T one = g[i] * scale, momentum = (m[i] + one) * mu;
+                m[i] = momentum;
+                v[i] = (v[i] + momentum) + one;
+            }
+        else
+            for (size_t i = begin; i < end; ++i) {
+                const T momentum = m[i] * mu + g[i] * scale;
+                m[i] = momentum;
+                v[i] += momentum;
+            }
+    });
+}
+
+template <class T>
+double square_sum_(const T* x, size_t n, int threads) {
+    const size_t blocks = (n + tree_block - 1) / tree_block;
+    double* sums = room(2).get<double>(blocks);
+    parallel(blocks, 64, n < serial_below ? 1 : threads, [=](size_t begin, size_t end) {
+        for (size_t b = begin; b < end; ++b) {
+            const T* y = x + b * tree_block;
+            const size_t m = n - b * tree_block < tree_block ? n - b * tree_block : tree_block;
+            sums[b] = tree<tree_block>(m, [=](size_t i) { return double(y[i]) * double(y[i]); });
+        }
+    });
+    return tree_sum(sums, blocks);
+}
+
+}  // namespace
+
+#define GRACE_DEFINE(T)                                                                                               \
+    int sparse_add(T* out, uint64_t d, void* values, Kind kind, uint64_t k, uint64_t count, const uint8_t* index,     \
+                   T alpha, int threads) {                                                                            \
+        return sparse_add_(out, d, Values{values, kind}, k, count, index, alpha, threads);                            \
+    }                                                                                                                 \
+    int sparse_zero(T* out, uint64_t d, uint64_t k, uint64_t count, const uint8_t* index, int threads) {              \
+        return apply(d, k, count, index, threads, [=](size_t i, size_t) { out[i] = T(0); });                          \
+    }                                                                                                                 \
+    void randomk_encode(const Source<T>& s, uint64_t word, bool scaled, T* values, uint64_t k, int threads) {         \
+        randomk_encode_(s, word, scaled, values, k, threads);                                                         \
+    }                                                                                                                 \
+    void randomk_add(T* out, uint64_t d, const T* values, uint64_t k, uint64_t word, T alpha, int threads) {          \
+        strata(d, k, word, threads, [=](size_t i, uint64_t, size_t rank) { out[i] += values[rank] * alpha; });        \
+    }                                                                                                                 \
+    void dgc_correct(T* m, T* v, const T* g, T mu, bool nesterov, T scale, size_t n, int threads) {                   \
+        dgc_correct_(m, v, g, mu, nesterov, scale, n, threads);                                                       \
+    }                                                                                                                 \
+    double square_sum(const T* x, size_t n, int threads) { return square_sum_(x, n, threads); }
+GRACE_DEFINE(float)
+GRACE_DEFINE(double)
+
+void encode_indices(const int64_t* indices, uint64_t count, uint64_t d, uint64_t k, uint8_t* out) {
+    const IndexLayout layout(d, k);
+    std::memset(out, 0, layout.bytes);
+    IndexWriter writer(layout, out, 0);
+    for (uint64_t i = 0; i < count; ++i) writer.put(uint64_t(indices[i]));
+    if (!layout.bitmap)
+        for (uint64_t i = count; i < k; ++i) writer.put(d - 1);
+    writer.finish();
+}
+
+int decode_indices(const uint8_t* index, uint64_t d, uint64_t k, uint64_t count, int64_t* out, int threads) {
+    return apply(d, k, count, index, threads, [=](size_t i, size_t rank) { out[rank] = int64_t(i); });
+}
+
+}  // namespace GRACE_ISA
+}  // namespace grace

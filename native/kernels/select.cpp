@@ -1,0 +1,462 @@
+// Exact selection of the largest magnitudes: top-k, threshold, DGC.
+//
+// For small k a sample gives a threshold that a little more than k elements reach. One pass forms v, writes it where the
+// residual belongs and collects those elements; the exact choice is made among them. Where the sample misleads,
+// or k is large, the k-th magnitude is found digit by digit from histograms instead. Either way the result
+// is the same: exactly the k largest, equal magnitudes by lowest index.
+#include <cmath>
+
+#include "halves.hpp"
+#include "indices.hpp"
+#include "random.hpp"
+#include "source.hpp"
+#include "sparse.hpp"
+#include "workspace.hpp"
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+namespace grace {
+namespace GRACE_ISA {
+namespace {
+
+constexpr int digit = 11;
+constexpr size_t bins = size_t(1) << digit;
+constexpr std::uint32_t lanes = 16;
+
+inline std::int32_t key(float v) { return cast_bits<std::int32_t>(v) & 0x7fffffff; }
+inline std::int64_t key(double v) { return cast_bits<std::int64_t>(v) & 0x7fffffffffffffff; }
+
+// Which of 16 elements have a key above `floor`.
+inline std::uint32_t above16(const float* v, std::int32_t floor) {
+#if defined(__AVX2__)
+    const __m256i limit = _mm256_set1_epi32(floor), mask = _mm256_set1_epi32(0x7fffffff);
+    __m256i a = _mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(v)), mask);
+    __m256i b = _mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(v + 8)), mask);
+    a = _mm256_cmpgt_epi32(a, limit), b = _mm256_cmpgt_epi32(b, limit);
+    return std::uint32_t(_mm256_movemask_ps(_mm256_castsi256_ps(a))) |
+           std::uint32_t(_mm256_movemask_ps(_mm256_castsi256_ps(b))) << 8;
+#elif defined(__SSE2__)
+    const __m128i limit = _mm_set1_epi32(floor), mask = _mm_set1_epi32(0x7fffffff);
+    std::uint32_t bits = 0;
+    for (int q = 0; q < 4; ++q) {
+        __m128i a = _mm_and_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(v + 4 * q)), mask);
+        bits |= std::uint32_t(_mm_movemask_ps(_mm_castsi128_ps(_mm_cmpgt_epi32(a, limit)))) << (4 * q);
+    }
+    return bits;
+#else
+    std::uint32_t bits = 0;
+    for (int j = 0; j < 16; ++j) bits |= std::uint32_t(key(v[j]) > floor) << j;
+    return bits;
+#endif
+}
+
+inline std::uint32_t above16(const double* v, std::int64_t floor) {
+#if defined(__AVX2__)
+    const __m256i limit = _mm256_set1_epi64x(floor), mask = _mm256_set1_epi64x(0x7fffffffffffffff);
+    std::uint32_t bits = 0;
+    for (int q = 0; q < 4; ++q) {
+        __m256i a = _mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(v + 4 * q)), mask);
+        bits |= std::uint32_t(_mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpgt_epi64(a, limit)))) << (4 * q);
+    }
+    return bits;
+#else
+    std::uint32_t bits = 0;
+    for (int j = 0; j < 16; ++j) bits |= std::uint32_t(key(v[j]) > floor) << j;
+    return bits;
+#endif
+}
+
+// v of a tile; under error feedback it is left in x.
+template <class T>
+inline const T* form(const Source<T>& s, size_t begin, size_t n, T* buffer) {
+    if (!s.g) return s.x + begin;
+    T* x = s.x + begin;
+    const T* __restrict g = s.g + begin;
+    T* v = s.ef ? x : buffer;
+    const T beta = s.beta, gamma = s.gamma;
+    if (beta == T(1) && gamma == T(1))
+        for (size_t i = 0; i < n; ++i) v[i] = x[i] + g[i];
+    else
+        for (size_t i = 0; i < n; ++i) v[i] = beta * x[i] + gamma * g[i];
+    return v;
+}
+
+// hit(i, v) for the elements of begin..end whose key is above `floor`, in order.
+template <class T, class B, class Hit>
+inline void scan(const Source<T>& s, size_t begin, size_t end, B floor, Hit hit) {
+    alignas(64) T buffer[tile];
+    for (size_t i = begin; i < end; i += tile) {
+        const size_t m = end - i < tile ? end - i : tile;
+        const T* v = form(s, i, m, buffer);
+        size_t j = 0;
+        for (; j + lanes <= m; j += lanes)
+            for (std::uint32_t bits = above16(v + j, floor); bits; bits &= bits - 1) {
+                const size_t at = j + size_t(__builtin_ctz(bits));
+                hit(i + at, v[at]);
+            }
+        for (; j < m; ++j)
+            if (key(v[j]) > floor) hit(i + j, v[j]);
+    }
+}
+
+// The rank-th largest of n keys (overwritten), and how many of those equal to it are needed to make up the rank.
+template <class B>
+B nth(B* keys, size_t n, size_t rank, size_t& ties) {
+    std::uint32_t histogram[bins];
+    B found = 0;
+    for (int shift = int(sizeof(B)) * 8 - 1; shift > 0;) {
+        const int width = shift < digit ? shift : digit;
+        const B mask = (B(1) << width) - 1;
+        shift -= width;
+        std::memset(histogram, 0, (size_t(1) << width) * sizeof histogram[0]);
+        for (size_t i = 0; i < n; ++i) ++histogram[(keys[i] >> shift) & mask];
+        B bin = mask;
+        while (histogram[bin] < rank) rank -= histogram[bin--];
+        found |= bin << shift;
+        size_t kept = 0;
+        for (size_t i = 0; i < n; ++i) {
+            const B one = keys[i];
+            keys[kept] = one;
+            kept += ((one >> shift) & mask) == bin;
+        }
+        n = kept;
+        if (n == 1) return ties = rank, keys[0];
+    }
+    return ties = rank, found;
+}
+
+// Which elements go: keys above `least`, and the first `ties` of those equal to it.
+template <class B>
+struct Cut {
+    B least;
+    size_t ties, count;
+};
+
+template <class T>
+class Picker {
+public:
+    using B = typename Bits<T>::type;
+
+    Picker(const Source<T>& source, int threads) : s_(source), threads_(threads), chunks_(source.n, threads) {
+        counts_ = room(0).template get<size_t>(3 * chunks_.count);
+    }
+
+    // Collect elements whose key is above `floor`; returns how many there are. They are kept if not more than
+    // `room_for` of a chunk, else only counted.
+    size_t collect(B floor, size_t room_for) {
+        capacity_ = room_for < chunks_.length ? room_for : chunks_.length;
+        offsets_ = room(1).template get<std::uint32_t>(capacity_ * chunks_.count);
+        values_ = room(2).template get<T>(capacity_ * chunks_.count);
+        each(chunks_.count, threads_, [this, floor](size_t c) {
+            const size_t begin = chunks_.begin(c), capacity = capacity_;
+            std::uint32_t* offsets = offsets_ + c * capacity;
+            T* values = values_ + c * capacity;
+            size_t n = 0;
+            scan(s_, begin, chunks_.end(c), floor, [&](size_t i, T v) {
+                if (n < capacity) offsets[n] = std::uint32_t(i - begin), values[n] = v;
+                ++n;
+            });
+            counts_[c] = n;
+        });
+        formed();
+        floor_ = floor;
+        stored_ = true;
+        total_ = 0;
+        for (size_t c = 0; c < chunks_.count; ++c) total_ += counts_[c], stored_ &= counts_[c] <= capacity_;
+        return total_;
+    }
+
+    bool stored() const { return stored_; }
+    B floor() const { return floor_; }
+
+    // How many collected elements have a key above `floor`, which is not below that of the collection.
+    size_t count(B floor) const {
+        size_t n = 0;
+        for (size_t c = 0; c < chunks_.count; ++c)
+            for (size_t i = 0; i < counts_[c]; ++i) n += key(values_[c * capacity_ + i]) > floor;
+        return n;
+    }
+
+    // The cut that leaves exactly k, from what was collected (at least k elements).
+    Cut<B> cut_collected(size_t k) {
+        B* keys = room(3).template get<B>(total_);
+        size_t n = 0;
+        for (size_t c = 0; c < chunks_.count; ++c)
+            for (size_t i = 0; i < counts_[c]; ++i) keys[n++] = key(values_[c * capacity_ + i]);
+        Cut<B> cut{0, 0, k};
+        cut.least = nth(keys, n, k, cut.ties);
+        return cut;
+    }
+
+    // The same from histograms over all elements, without a copy of them.
+    Cut<B> cut_all(size_t k) {
+        stored_ = false;
+        if (k >= s_.n) return {0, s_.n, s_.n};
+        std::uint64_t* tables = room(4).template get<std::uint64_t>(bins * chunks_.count);
+        size_t rank = k;
+        B low = 0;
+        int shift = int(sizeof(B)) * 8 - 1;
+        while (shift > 0) {
+            const int width = shift < digit ? shift : digit, down = shift - width, up = shift;
+            const B mask = (B(1) << width) - 1, prefix = low >> (up - 1) >> 1;
+            each(chunks_.count, threads_, [=](size_t c) {
+                std::uint64_t* table = tables + c * bins;
+                std::memset(table, 0, bins * sizeof *table);
+                alignas(64) T buffer[tile];
+                for (size_t i = chunks_.begin(c), end = chunks_.end(c); i < end; i += tile) {
+                    const size_t m = end - i < tile ? end - i : tile;
+                    const T* v = form(s_, i, m, buffer);
+                    for (size_t j = 0; j < m; ++j) {
+                        const B one = key(v[j]);
+                        // Two shifts, because the first level shifts by the full width of the type.
+                        table[(one >> down) & mask] += (one >> (up - 1) >> 1) == prefix;
+                    }
+                }
+            });
+            formed();
+            for (size_t c = 1; c < chunks_.count; ++c)
+                for (size_t b = 0; b <= size_t(mask); ++b) tables[b] += tables[c * bins + b];
+            B bin = mask;
+            while (tables[bin] < rank) rank -= tables[bin--];
+            low |= bin << down;
+            shift = down;
+            const size_t inside = size_t(tables[bin]);
+            if (shift > 0 && inside <= s_.n / 16 + 4096) {
+                size_t others = 0;
+                for (size_t c = 1; c < chunks_.count; ++c) others += counts_[c] = size_t(tables[c * bins + size_t(bin)]);
+                counts_[0] = inside - others;
+                return finish(low, shift, inside, rank, k);
+            }
+        }
+        return {low, rank, k};
+    }
+
+    // Write what the cut keeps: values, indices among k places (padded), and the residual.
+    void emit(const Cut<B>& cut, size_t k, const Values& values, uint8_t* index) {
+        const IndexLayout layout(s_.n, k);
+        std::memset(index, 0, layout.bytes);
+        size_t *above = counts_ + chunks_.count, *equal = counts_ + 2 * chunks_.count;
+        const B least = cut.least;
+        if (stored_ || chunks_.count > 1)
+            each(chunks_.count, stored_ ? 1 : threads_, [=](size_t c) {
+                size_t more = 0, same = 0;
+                visit(c, least, [&](size_t, T v) { more += key(v) > least, same += key(v) == least; });
+                above[c] = more, equal[c] = same;
+            });
+        else
+            above[0] = cut.count - cut.ties, equal[0] = cut.ties;
+        size_t rank = 0, ties = cut.ties;
+        for (size_t c = 0; c < chunks_.count; ++c) {
+            const size_t same = equal[c] < ties ? equal[c] : ties, more = above[c];
+            above[c] = rank, equal[c] = same;
+            rank += more + same, ties -= same;
+        }
+        T* x = s_.x;
+        const bool ef = s_.ef;
+        each(chunks_.count, s_.n < 65536 ? 1 : threads_, [=, &layout, &values](size_t c) {
+            size_t at = above[c], left = equal[c];
+            IndexWriter writer(layout, index, at);
+            visit(c, least, [&](size_t i, T v) {
+                if (key(v) == least) {
+                    if (!left) return;
+                    --left;
+                }
+                writer.put(i);
+                const T sent = values.put(at++, v);
+                if (ef) x[i] = v - sent;
+            });
+            writer.finish();
+        });
+        values.clear(rank, k);
+        if (!layout.bitmap && rank < k) {
+            IndexWriter writer(layout, index, rank);
+            for (; rank < k; ++rank) writer.put(s_.n - 1);
+            writer.finish();
+        }
+    }
+
+    // Keys of sampled elements, `place(j)` the j-th; before the tensor was formed or after.
+    template <class Place>
+    B sampled(size_t samples, size_t rank, Place place) {
+        B* keys = room(3).template get<B>(samples);
+        const size_t piece = 4096;
+        each((samples + piece - 1) / piece, samples < 2 * piece ? 1 : threads_, [=](size_t p) {
+            for (size_t j = p * piece; j < samples && j < (p + 1) * piece; ++j) {
+                const size_t i = place(j);
+                keys[j] = key(s_.g ? T(s_.beta * s_.x[i]) + T(s_.gamma * s_.g[i]) : s_.x[i]);
+            }
+        });
+        size_t ties;
+        return nth(keys, samples, rank, ties);
+    }
+
+private:
+    static Room& room(int slot) {
+        static thread_local Room rooms[5];
+        return rooms[slot];
+    }
+
+    // From now on v is in x, where it was left there.
+    void formed() {
+        if (s_.ef) s_.g = nullptr;
+    }
+
+    Cut<B> finish(B low, int shift, size_t inside, size_t rank, size_t k) {
+        // One pass gathers the keys of the one bin that the cut goes through; counts_ says how many a chunk has.
+        const B high = low + ((B(1) << shift) - 1);
+        B* keys = room(3).template get<B>(inside);
+        size_t* counts = counts_;
+        size_t before = 0;
+        for (size_t c = 0; c < chunks_.count; ++c) {
+            const size_t n = counts[c];
+            counts[c] = before;
+            before += n;
+        }
+        each(chunks_.count, threads_, [=](size_t c) {
+            B* out = keys + counts[c];
+            scan(s_, chunks_.begin(c), chunks_.end(c), B(low - 1), [&](size_t, T v) {
+                if (key(v) <= high) *out++ = key(v);
+            });
+        });
+        Cut<B> cut{0, 0, k};
+        cut.least = nth(keys, inside, rank, cut.ties);
+        return cut;
+    }
+
+    // hit(i, v) for the elements of a chunk that reach `least`, from the collection where there is one.
+    template <class Hit>
+    void visit(size_t c, B least, Hit hit) const {
+        if (!stored_) return scan(s_, chunks_.begin(c), chunks_.end(c), B(least - 1), hit);
+        const std::uint32_t* offsets = offsets_ + c * capacity_;
+        const T* values = values_ + c * capacity_;
+        const size_t begin = chunks_.begin(c);
+        for (size_t i = 0; i < counts_[c]; ++i)
+            if (key(values[i]) >= least) hit(begin + offsets[i], values[i]);
+    }
+
+    Source<T> s_;
+    int threads_;
+    Chunks chunks_;
+    size_t* counts_ = nullptr;
+    std::uint32_t* offsets_ = nullptr;
+    T* values_ = nullptr;
+    size_t capacity_ = 0, total_ = 0;
+    B floor_ = 0;
+    bool stored_ = false;
+};
+
+template <class T>
+void topk_encode_(const Source<T>& s, size_t k, const Values& values, uint8_t* index, int threads) {
+    Picker<T> picker(s, threads);
+    const size_t d = s.n;
+    if (d >= 65536 && k <= d / 16) {
+        size_t samples = d / 8 < 32768 ? d / 8 : 32768;
+        const double expected = double(samples) * double(k) / double(d);
+        const size_t rank = size_t(expected + 4 * std::sqrt(expected) + 8);
+        const size_t stride = d / samples;
+        // A place drawn in each stretch, so that no period of the tensor meets the sample's.
+        auto least = picker.sampled(samples, rank, [=](size_t j) {
+            return j * stride + size_t((std::uint64_t(draw(0x5eed, j)) * stride) >> 32);
+        });
+        const size_t room_for = 2 * (rank * stride) + 4096;
+        if (picker.collect(least - 1, room_for) >= k && picker.stored())
+            return picker.emit(picker.cut_collected(k), k, values, index);
+    }
+    picker.emit(picker.cut_all(k), k, values, index);
+}
+
+template <class T>
+size_t dgc_encode_(const Source<T>& s, size_t k, const Sampling& p, const Values& values, uint8_t* index, int threads) {
+    using B = typename Bits<T>::type;
+    if (p.samples >= s.n) {
+        topk_encode_(s, k, values, index, threads);
+        return k;
+    }
+    Picker<T> picker(s, threads);
+    const size_t d = s.n;
+    T threshold = cast_bits<T>(p.stride ? picker.sampled(p.samples, p.rank, [=](size_t j) { return p.start + j * p.stride; })
+                                        : picker.sampled(p.samples, p.rank, [=](size_t j) {
+                                              return size_t(std::uint64_t(draw(p.word, j)) * d >> 32);
+                                          }));
+    bool collected = false;
+    size_t total = 0;
+    auto hits = [&](T limit) {
+        const B floor = key(limit) - 1;
+        if (!collected || (picker.stored() ? floor < picker.floor() : floor != picker.floor())) {
+            // A little lower than asked for: should the threshold have to come down once, all is at hand.
+            const B lower = key(T(limit * T(p.lower))) - 1;
+            total = picker.collect(lower, 2 * k + 4096);
+            if (!picker.stored()) total = picker.collect(floor, 2 * k + 4096);
+            collected = true;
+        }
+        return picker.stored() ? picker.count(floor) : total;
+    };
+    for (int i = 0; i < p.iterations; ++i) {
+        const double found = double(hits(threshold));
+        if (found < p.lower * double(k)) threshold = threshold * T(p.lower);
+        else if (found > p.upper * double(k) && !p.resample) threshold = threshold * T(p.upper);
+        else break;
+    }
+    const size_t found = hits(threshold);
+    if (found > k) {
+        picker.emit(picker.stored() ? picker.cut_collected(k) : picker.cut_all(k), k, values, index);
+        return k;
+    }
+    picker.emit(Cut<B>{key(threshold), found, found}, k, values, index);
+    return found;
+}
+
+// A threshold's payload has as many places as it has hits, so the caller allocates between finding and emitting.
+template <class T>
+Picker<T>*& waiting() {
+    struct Holder {
+        Picker<T>* picker = nullptr;
+        ~Holder() { delete picker; }
+    };
+    static thread_local Holder holder;
+    return holder.picker;
+}
+
+template <class T>
+size_t threshold_find_(const Source<T>& s, T threshold, int threads) {
+    Picker<T>*& picker = waiting<T>();
+    delete picker;
+    picker = nullptr;
+    picker = new Picker<T>(s, threads);
+    return picker->collect(key(threshold) - 1, s.n / 16 + 4096);
+}
+
+template <class T>
+bool threshold_emit_(const Source<T>& s, T threshold, size_t k, const Values& values, uint8_t* index) {
+    Picker<T>*& picker = waiting<T>();
+    if (!picker) return false;
+    if (s.n) picker->emit({key(threshold), k, k}, k, values, index);
+    delete picker;
+    picker = nullptr;
+    return true;
+}
+
+}  // namespace
+
+#define GRACE_DEFINE(T)                                                                                              \
+    void topk_encode(const Source<T>& s, std::uint64_t k, void* values, Kind kind, std::uint8_t* index, int threads) { \
+        topk_encode_(s, size_t(k), Values{values, kind}, index, threads);                                            \
+    }                                                                                                                \
+    std::uint64_t dgc_encode(const Source<T>& s, std::uint64_t k, const Sampling& sampling, void* values, Kind kind,  \
+                             std::uint8_t* index, int threads) {                                                     \
+        return dgc_encode_(s, size_t(k), sampling, Values{values, kind}, index, threads);                            \
+    }                                                                                                                \
+    std::uint64_t threshold_find(const Source<T>& s, T threshold, int threads) {                                     \
+        return threshold_find_(s, threshold, threads);                                                               \
+    }                                                                                                                \
+    bool threshold_emit(const Source<T>& s, T threshold, std::uint64_t k, void* values, Kind kind,                    \
+                        std::uint8_t* index, int) {                                                                  \
+        return threshold_emit_(s, threshold, size_t(k), Values{values, kind}, index);                                \
+    }
+GRACE_DEFINE(float)
+GRACE_DEFINE(double)
+
+}  // namespace GRACE_ISA
+}  // namespace grace
