@@ -24,9 +24,14 @@ from .ledger import Ledger, finite
 
 @dataclass(slots=True)
 class Summed:
-    """The frame of one bucket, and views of it; `coded` payloads first, `dense` ones after them."""
+    """The frame of one bucket, and views of it, by segment.
+
+    `own` is what this rank encodes, where a memory still needs it once the frame holds the sum; else it is the frame.
+    """
 
     frame: Tensor
+    own: Tensor
+    mine: list[Tensor]
     payloads: list[Tensor]
     flags: Tensor
 
@@ -103,13 +108,17 @@ class Allreduce(Communicator):
                 "of one tensor, or use Allgather."
             )
         counts = [sum(count for _, count in spec) for spec in specs if spec is not None]
-        return self._frame(counts, len(bucket.segments), kinds.pop(), bucket.device)
+        keep = not isinstance(self.memory, NoneMemory)
+        return self._frame(counts, len(bucket.segments), kinds.pop(), bucket.device, keep)
 
     @staticmethod
-    def _frame(counts: Sequence[int], flags: int, dtype: torch.dtype, device: torch.device) -> Summed:
+    def _frame(
+        counts: Sequence[int], flags: int, dtype: torch.dtype, device: torch.device, keep: bool = False
+    ) -> Summed:
         layout = SumFrame(counts, flags)
         frame = torch.zeros(layout.numel, dtype=dtype, device=device)
-        return Summed(frame, *layout.split(frame))
+        own = torch.zeros_like(frame) if keep else frame
+        return Summed(frame, own, layout.split(own)[0], *layout.split(frame))
 
     def _one(self, bucket: Bucket) -> Program:
         plan = self._plan(bucket)
@@ -117,7 +126,7 @@ class Allreduce(Communicator):
         ledger = Ledger()
         try:
             flags = []
-            for place, (segment, slot) in enumerate(zip(bucket.segments, summed.payloads)):
+            for place, (segment, slot) in enumerate(zip(bucket.segments, summed.mine)):
                 if plan.dense[place]:
                     flags.append(self._dense_in(segment, slot))
                 else:
@@ -126,6 +135,8 @@ class Allreduce(Communicator):
                     flags.append(
                         ledger.begin(place, self.memory, self.compressor, grad, key, [slot], segment.used)
                     )
+            if summed.own is not summed.frame:
+                summed.frame.copy_(summed.own)
             summed.flags.copy_(torch.tensor([SumFrame.FLAGS[flag] for flag in flags]))
             yield Sum(summed.frame)
             joint = [SumFrame.read(total) for total in summed.flags.tolist()]
@@ -140,7 +151,7 @@ class Allreduce(Communicator):
             if self._conclude_flagged(segment, joint[place]):
                 continue
             if plan.dense[place]:
-                self._dense_out(segment, slot)
+                self._dense_out(segment, slot, commit)
                 continue
             out = self._output(segment)
             out.zero_()
@@ -155,10 +166,11 @@ class Allreduce(Communicator):
         slot.copy_(self._input(segment).view(-1))
         return USED if segment.used else UNUSED
 
-    def _dense_out(self, segment: Segment, slot: Tensor) -> None:
+    def _dense_out(self, segment: Segment, slot: Tensor, commit: bool) -> None:
         out = self._output(segment).view(-1)
         out.copy_(slot).div_(self.transport.size)
-        self.memory.after_dense_(out, segment.name)
+        if commit:
+            self.memory.after_dense_(out, segment.name)
         self._store(segment, out)
 
     @staticmethod
@@ -216,7 +228,7 @@ class Allreduce(Communicator):
             if self._conclude_flagged(segment, joint[place]):
                 continue
             if plan.dense[place]:
-                self._dense_out(segment, slots[place])
+                self._dense_out(segment, slots[place], commit)
                 continue
             out = self._output(segment)
             if committed:

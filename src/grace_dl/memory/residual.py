@@ -48,8 +48,9 @@ class ResidualMemory(Memory):
 
     def abort(self, pending: Pending) -> None:
         e = self.state[pending.key.name]["e"]
-        pending.compressor.accumulate_(e, pending.payload, pending.ctx)
-        e.sub_(pending.grad.view_as(e), alpha=self.gamma).div_(self.beta)
+        # e + sent, by way of `residual_`, which knows this rank's own payload: -(-e - sent).
+        pending.compressor.residual_(e.neg_(), pending.payload, pending.ctx)
+        e.neg_().sub_(pending.grad.view_as(e), alpha=self.gamma).div_(self.beta)
 
     def second_phase(self) -> Memory:
         return type(self)()
