@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Compressor, Payload, working
+from ..errors import ConfigError
 from ..key import Key
 from ..memory.base import Memory, Pending
 from ..pipeline.frame import FAILED, NONFINITE, UNUSED, USED
@@ -36,7 +37,10 @@ class Ledger:
                 tensor.zero_()
             return NONFINITE
         try:
-            self.add(place, memory, memory.begin(grad, key, compressor, out))
+            pending = memory.begin(grad, key, compressor, out)
+            self.add(place, memory, pending)
+            if out is not None:
+                _fill(out, pending.payload, compressor)
         except Exception as error:
             self.errors.append(error)
             return FAILED
@@ -65,6 +69,20 @@ class Ledger:
         """Take back whatever is still open."""
         for place in list(self._open):
             self.settle(place, commit=False)
+
+
+def _fill(slots: Payload, payload: Payload, compressor: Compressor) -> None:
+    """Bring a payload into the slots of a frame, where its compressor has not written it there itself."""
+    if all(slot.data_ptr() == part.data_ptr() for slot, part in zip(slots, payload)):
+        return
+    found = [(part.dtype, part.numel()) for part in payload]
+    if found != [(slot.dtype, slot.numel()) for slot in slots]:
+        raise ConfigError(
+            f"{type(compressor).__name__} made a payload of {found}, but its spec() says "
+            f"{[(slot.dtype, slot.numel()) for slot in slots]}; make them agree, or let spec() return None."
+        )
+    for slot, part in zip(slots, payload):
+        slot.copy_(part.reshape(-1))
 
 
 def finite(tensor: Tensor) -> bool:

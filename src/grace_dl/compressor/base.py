@@ -81,7 +81,12 @@ class Compressor:
         """Encode `beta * tensor + gamma * grad` and leave in `tensor` what was not sent."""
         if grad is not None:
             tensor.mul_(beta).add_(grad, alpha=gamma)
-        payload, ctx = self.encode(tensor, key, out)
+        try:
+            payload, ctx = self.encode(tensor, key, out)
+        except BaseException:
+            if grad is not None:
+                tensor.sub_(grad, alpha=gamma).div_(beta)
+            raise
         # A payload may be a view of the input, which is about to become the residual.
         memory = tensor.untyped_storage().data_ptr()
         payload = [p.clone() if p.untyped_storage().data_ptr() == memory else p for p in payload]
