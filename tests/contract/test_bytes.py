@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
+
 from contract.cases import CASES, METHODS, NAMES, Case, build, cases_of, codec, gradients, one_rounds
 from contract.wire import Counting
-
 from grace_dl import simulated
 
 LIMITS = {

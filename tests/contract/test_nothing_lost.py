@@ -1,0 +1,116 @@
+"""Point 3: sent + residual == gradient + previous residual."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from contract.cases import CASES, EXACT_SPARSE, METHODS, NAMES, codec, decoded, gradients, key, run, same
+
+WITH_RESIDUAL = [n for n in NAMES if "residual" in METHODS[n].memories and not METHODS[n].cls.multi_round]
+BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+
+
+def close(left, right, scale, dtype, units=8):
+    """Equal to rounding: within a few units in the last place of the largest number that took part."""
+    unit = torch.finfo(dtype).eps * float(scale)
+    return bool((left - right).abs().max() <= units * unit)
+
+
+@BOTH
+@pytest.mark.parametrize("name", WITH_RESIDUAL)
+def test_one_step(name, dtype):
+    method = codec(name)
+    e, g = gradients(1, 2, (4608,), dtype)[0]
+    v = e + g
+    residual = e.clone()
+    payload, ctx = method.encode_residual_(residual, g, key(3))
+    sent = decoded(method, payload, ctx, v)
+    assert residual.isfinite().all()
+    if name in EXACT_SPARSE:
+        assert torch.equal(sent + residual, v)
+        assert (residual[sent != 0] == 0).all()
+    else:
+        # A stochastic level may lie far above the element, so that rounding is that of the sent value.
+        assert close(sent + residual, v, max(v.abs().max(), sent.abs().max()), dtype)
+
+
+@BOTH
+@pytest.mark.parametrize("name", WITH_RESIDUAL)
+def test_fused_and_plain_residual_are_alike(name, dtype):
+    """`encode_residual_` is one pass; `encode` and `residual_` are two. Both leave the same."""
+    method = codec(name)
+    (v,) = gradients(1, 1, (4608,), dtype)[0]
+    fused = v.clone()
+    first, ctx = method.encode_residual_(fused, None, key(1))
+    if getattr(method, "scaled", 0) is None:
+        method.scaled = False  # with a residual, random-k sends plain values
+    second, ctx = method.encode(v, key(1))
+    plain = v.clone()
+    method.residual_(plain, second, ctx)
+    assert all(torch.equal(a, b) for a, b in zip(first, second))
+    assert close(fused, plain, v.abs().max(), dtype)
+
+
+@pytest.mark.parametrize("beta, gamma", [(0.5, 1.0), (1.0, 0.25), (0.9, 2.0)])
+@pytest.mark.parametrize("name", WITH_RESIDUAL)
+def test_factors_of_the_memory(name, beta, gamma):
+    method = codec(name)
+    e, g = gradients(1, 2, (4608,), torch.float64)[0]
+    v = beta * e + gamma * g
+    residual = e.clone()
+    payload, ctx = method.encode_residual_(residual, g, key(), beta=beta, gamma=gamma)
+    sent = decoded(method, payload, ctx, v)
+    assert close(sent + residual, v, max(v.abs().max(), sent.abs().max()), torch.float64)
+
+
+@pytest.mark.parametrize("value_dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["topk", "threshold"])
+def test_what_halved_values_lose_is_in_the_residual(name, value_dtype):
+    method = codec(name, value_dtype=value_dtype)
+    (v,) = gradients(1, 1, (4608,))[0]
+    residual = v.clone()
+    payload, ctx = method.encode_residual_(residual, None, key())
+    sent = decoded(method, payload, ctx, v)
+    assert torch.equal(sent + residual, v)
+    assert (residual[sent != 0] != 0).any()
+
+
+def balanced(name: str, memory: str) -> bool:
+    """Whether what is owed is a residual of the gradient (a momentum is not)."""
+    return memory != "none" and memory not in ("signum",)
+
+
+@BOTH
+@pytest.mark.parametrize("case", [c for c in CASES if balanced(c.method, c.memory)], ids=str)
+def test_over_steps_and_ranks(case, dtype):
+    """All results and what all ranks still owe add up to all gradients."""
+    size, steps = 3, 6
+    # Without momentum DGC's memory is plain accumulation, which can be balanced.
+    settings = {"momentum": 0.0} if case.memory == "dgc" else {}
+    grads = gradients(size, steps, dtype=dtype)
+    results, graces = run(size, case, grads, **settings)
+    same(results)
+    given = sum(g.double() for of_rank in grads for g in of_rank) / size
+    got = sum(r.double() for r in results[0])
+    owed = sum(grace.residual("layer.weight").double().view_as(given) for grace in graces) / size
+    scale = max(given.abs().max(), got.abs().max(), owed.abs().max())
+    # A sum of 16-bit payloads rounds on the way, on no rank in particular.
+    summed = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(case.method)
+    rounding = summed if summed is not None and case.communicator == "allreduce" else dtype
+    assert close(got + owed, given, scale, rounding, units=8 * steps)
+    if case.method != "none":
+        assert owed.abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in NAMES if METHODS[n].cls.biased and METHODS[n].memories[0] != "none"]
+)
+def test_the_residual_stays_bounded(name):
+    """Error feedback that loses nothing but piles up would be of no use."""
+    case = next(c for c in CASES if c.method == name)
+    grads = gradients(2, 40, (32, 48))
+    _, graces = run(2, case, grads)
+    owed = graces[0].residual("layer.weight")
+    if owed is not None:
+        assert owed.norm() < 40 * grads[0][0].norm() / 2
