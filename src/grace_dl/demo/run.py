@@ -18,12 +18,16 @@ from ..data import load_images
 from ..workers import run_workers
 from . import train
 from .picture import draw
-from .plan import Result, Run, Settings
+from .plan import LEARNING_RATE, MOMENTUM, Result, Run, Settings
 
 
 def demo(settings: Settings, runs: tuple[Run, ...], folder: Path, console: Console) -> list[Result]:
     """Train every run, show the table, and write results.json and accuracy.png into `folder`."""
-    images = load_images(settings.data, fallback=("mnist", "digits"), report=partial(console.print, markup=False, soft_wrap=True))
+    images = load_images(
+        settings.data,
+        fallback=("mnist", "digits"),
+        report=partial(console.print, markup=False, soft_wrap=True),
+    )
     settings = dataclasses.replace(settings, data=images.name)
     console.print(
         f"{images.title}: {len(images.train_x):,} training images, {settings.workers} workers with "
@@ -31,10 +35,7 @@ def demo(settings: Settings, runs: tuple[Run, ...], folder: Path, console: Conso
     )
     results = _run(settings, runs, console)
     console.print(table(results))
-    console.print(
-        "[dim]All workers share this machine, so its loopback is the network: here time shows what compressing costs; "
-        "bytes show what a real network would be spared.[/dim]"
-    )
+    console.print(f"[dim]{_caveats(runs)}[/dim]")
     folder.mkdir(parents=True, exist_ok=True)
     title = f"{images.title}, {results[0].parameters:,} parameters, {settings.workers} workers"
     draw(results, title, folder / "accuracy.png")
@@ -76,6 +77,21 @@ def _run(settings: Settings, runs: tuple[Run, ...], console: Console) -> list[Re
             0
         ]
     return results
+
+
+def _caveats(runs: tuple[Run, ...]) -> str:
+    """What a reader of the table should know."""
+    common = f"rate {LEARNING_RATE:g}, momentum {MOMENTUM:g}"
+    others = [
+        f"{r.label} (rate {r.rate:g}, momentum {r.momentum:g})"
+        for r in runs
+        if (r.rate, r.momentum) != (LEARNING_RATE, MOMENTUM)
+    ]
+    optimizer = f"SGD with {common}" + (f", but for {', '.join(others)}" if others else "")
+    return (
+        f"{optimizer}; one seed each, so differences below a percent mean little. All workers share this machine, and "
+        "its loopback is the network: time shows what compressing costs here, bytes what a real network would be spared."
+    )
 
 
 def table(results: list[Result]) -> Table:
