@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -32,15 +33,20 @@ def run_workers(
     *arguments: Any,
     on_event: Callable[[int, Any], None] = lambda rank, event: None,
     silence: float = 120.0,
+    place: Callable[[int], str] | None = None,
 ) -> list[Any]:
     """Run `function(rank, world, emit, *arguments)` in `world` processes joined by a Gloo group on this machine.
 
-    `function` must be importable. Events are handed to `on_event` as they come. When no worker says anything for
+    `function` must be importable. `place(rank)`, called first on each worker, may move it elsewhere (into a network
+    namespace) and returns the network interface to use; without it that is loopback. Events are handed to `on_event` as they come. When no worker says anything for
     `silence` seconds, all are ended and the stacks of those still at work are printed. Returns the results by rank.
     """
     from torch.distributed import TCPStore
 
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    # Workers that are placed elsewhere may not reach this process, but they share its files.
+    folder = tempfile.TemporaryDirectory(prefix="grace-workers-")
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if place is None else None
+    meeting = store.port if store is not None else os.path.join(folder.name, "store")
     context = multiprocessing.get_context("spawn")
     processes: list[BaseProcess] = []
     ends: dict[Connection, int] = {}
@@ -49,7 +55,7 @@ def run_workers(
             ours, theirs = context.Pipe(duplex=False)
             process = context.Process(
                 target=_worker,
-                args=(theirs, store.port, rank, world, silence, function, arguments),
+                args=(theirs, meeting, rank, world, silence, place, function, arguments),
                 daemon=True,
             )
             process.start()
@@ -62,6 +68,7 @@ def run_workers(
             process.kill()
         for process in processes:
             process.join(10)
+        folder.cleanup()
 
 
 def _watch(
@@ -111,24 +118,33 @@ def _stacks(processes: list[BaseProcess]) -> str:
 
 def _worker(
     end: Connection,
-    port: int,
+    meeting: int | str,
     rank: int,
     world: int,
     silence: float,
+    place: Callable[[int], str] | None,
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> None:
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means, and ends us
-    _choose_loopback()
+    if place is None:
+        _choose_loopback()
+    else:
+        os.environ["GLOO_SOCKET_IFNAME"] = place(rank)
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // world))
     try:
         timeout = datetime.timedelta(seconds=silence)
-        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timeout)
+        store: dist.Store
+        if isinstance(meeting, int):
+            store = dist.TCPStore("127.0.0.1", meeting, is_master=False, timeout=timeout)
+        else:
+            store = dist.FileStore(meeting, world)
+            store.set_timeout(timeout)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timeout)
         result = function(rank, world, lambda event: end.send(("event", event)), *arguments)
         dist.barrier()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grace_dl.bench import kernels, results
-from grace_dl.bench.step import resnet50_shapes
+from grace_dl.bench.hosts import able, check_rate
+from grace_dl.bench.models import resnet50_shapes
 from grace_dl.cli.main import main
+from grace_dl.errors import ConfigError
 
 
 def test_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,13 +54,33 @@ def test_results_of_other_settings_are_not_mixed(tmp_path: Path, capsys: pytest.
 
 def test_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "step.json"
-    command = ["bench", "step", "--quick", "--rounds", "2", "--methods", "none", "topk", "--out", str(out)]
+    command = ["bench", "step", "--quick", "--rounds", "3", "--methods", "none", "topk", "--out", str(out)]
     assert main(command) == 0
     records = {r["label"]: r for r in results.load(out)["records"]}
-    assert set(records) == {"ddp", "ddp fp16 hook", "no communication", "none", "topk"}
+    assert set(records) == {"ddp", "ddp fp16 hook", "none", "topk"}
     assert records["none"]["collectives"] >= 1
     assert records["topk"]["payload_bytes"] < records["none"]["payload_bytes"]
     assert "÷ ddp" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(able() is not None, reason=f"hosts with links of a rate cannot be made here: {able()}")
+def test_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "link.json"
+    command = ["bench", "link", "--quick", "--rounds", "3", "--methods", "topk", "--out", str(out)]
+    assert main([*command, "--rate", "20mbit,unlimited"]) == 0
+    records = {(r["rate"], r["label"]): r for r in results.load(out)["records"]}
+    # 1.4 MB of gradients over 20 Mbit/s: half a second plain, a third of that at a ratio of 0.3.
+    assert records["20mbit", "ddp"]["seconds"] > 0.4
+    assert records["20mbit", "ddp"]["seconds"] > 1.5 * records["20mbit", "topk"]["seconds"]
+    assert records["unlimited", "ddp"]["seconds"] < records["20mbit", "ddp"]["seconds"]
+    assert out.with_suffix(".png").exists()
+    assert not list(Path("/run/netns").glob(f"grace-{os.getpid()}-*"))
+
+
+def test_rates() -> None:
+    assert check_rate("1gbit") == 1e9
+    with pytest.raises(ConfigError, match="100mbit"):
+        check_rate("fast")
 
 
 def test_resnet50_has_its_known_size() -> None:

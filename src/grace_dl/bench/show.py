@@ -71,15 +71,57 @@ def kernels_picture(header: dict[str, Any], records: Sequence[dict[str, Any]], p
     pyplot.close(figure)
 
 
-def step_table(records: Sequence[dict[str, Any]]) -> Table:
-    """One exchange of all gradients, beside DDP's in the same run."""
-    plain = next(r["seconds"] for r in records if r["label"] == "ddp")
-    table = Table(title="one exchange, nothing to overlap", title_justify="left")
-    for name in ("method", "ms", "÷ ddp", "compress", "wait", "decode", "sent MB"):
+def step_table(records: Sequence[dict[str, Any]], title: str) -> Table:
+    """Steps of one setting: what each costs over a step that sends nothing, and where its time goes."""
+    plain = next((r["over_reference"] for r in records if r["label"] == "ddp"), None)
+    table = Table(title=title, title_justify="left")
+    for name in ("method", "ms", "÷ silent", "÷ ddp", "compress", "wait", "decode", "sent MB"):
         table.add_column(name, justify="left" if name == "method" else "right")
-    for r in records:
-        parts = r.get("parts")
-        cells = [f"{1e3 * parts[k]:.1f}" for k in ("compress", "wait", "decode")] if parts else ["", "", ""]
-        sent = f"{r['leaving_bytes'] / 1e6:.3f}" if parts else ""
-        table.add_row(r["label"], f"{1e3 * r['seconds']:.1f}", f"{r['seconds'] / plain:.2f}", *cells, sent)
+    for r in sorted(records, key=lambda r: r["over_reference"]):
+        parts = [f"{1e3 * r['parts'][k]:.1f}" for k in ("compress", "wait", "decode")]
+        ours = r["params"] is not None
+        over = f"{r['over_reference'] / plain:.2f}" if plain else "–"
+        cells = [
+            f"{1e3 * r['seconds']:.1f}",
+            f"{r['over_reference']:.2f}",
+            over,
+            *(parts if ours else [""] * 3),
+        ]
+        table.add_row(r["label"], *cells, f"{r['leaving_bytes'] / 1e6:.3f}" if ours else "")
     return table
+
+
+def link_picture(header: dict[str, Any], records: Sequence[dict[str, Any]], path: Path) -> None:
+    """Step time over that of a silent step against link rate, one panel a number of hosts."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    worlds = sorted({r["workers"] for r in records})
+    rates = sorted({r["bits"] for r in records})
+    names = {r["bits"]: r["rate"] for r in records}
+    figure, panels = pyplot.subplots(
+        1, len(worlds), figsize=(6.5 * len(worlds), 5), squeeze=False, layout="constrained"
+    )
+    for panel, world in zip(panels[0], worlds):
+        for label in dict.fromkeys(r["label"] for r in records):
+            found = {
+                r["bits"]: r["over_reference"]
+                for r in records
+                if r["label"] == label and r["workers"] == world
+            }
+            places = [i for i, bits in enumerate(rates) if bits in found]
+            style = {"color": "black", "linewidth": 2} if label == "ddp" else {"linewidth": 1}
+            panel.plot(
+                places, [found[rates[i]] for i in places], marker="o", markersize=3, label=label, **style
+            )
+        panel.set_xticks(range(len(rates)), [names[bits] for bits in rates])
+        panel.set_yscale("log")
+        panel.set_xlabel("link")
+        panel.set_ylabel("step time ÷ a step that sends nothing")
+        panel.set_title(f"{records[0]['model']}, {world} hosts")
+    panels[0][-1].legend(fontsize=7)
+    figure.suptitle(heading(header), fontsize=8)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

@@ -1,71 +1,49 @@
-"""What one exchange of a model's gradients costs, with nothing to overlap: DDP beside our methods, in one run.
+"""What a training step costs with and without compression, part by part.
 
-Gradients of given shapes are made by a backward pass that does no other work, so that the time is that of the exchange:
-DDP's own averaging, PyTorch's fp16 hook, a hook that sends nothing, and every method asked for. Runs of all candidates take
-turns, so that a busy moment of the machine hits all alike; the figure is the median over rounds.
+Every candidate takes turns, step by step, with the same model under a hook that sends nothing, so that a busy moment
+of the machine hits both: the figure is the ratio of their medians. Plain DDP and PyTorch's own hooks are candidates too.
 """
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ..helper import grace_from_params
+from ..telemetry import Stats
+from .models import MODELS
 
-BASELINES = ("ddp", "ddp fp16 hook", "no communication")
+REFERENCE = "no communication"
+BASELINES = ("ddp", "ddp fp16 hook")
 
+Candidate = tuple[str, dict[str, Any] | None]
+"""A label and settings for `grace_from_params`; None for the baselines above."""
 
-def resnet50_shapes() -> list[tuple[int, ...]]:
-    """The 161 parameter shapes of ResNet-50 (He et al. 2016, table 1), 25.6 million numbers in all."""
-    shapes: list[tuple[int, ...]] = [(64, 3, 7, 7), (64,), (64,)]
-    width = 64
-    for stage, blocks in enumerate((3, 4, 6, 3)):
-        inner = 64 * 2**stage
-        for block in range(blocks):
-            for shape in ((inner, width, 1, 1), (inner, inner, 3, 3), (4 * inner, inner, 1, 1)):
-                shapes += [shape, shape[:1], shape[:1]]
-            if block == 0:
-                shapes += [(4 * inner, width, 1, 1), (4 * inner,), (4 * inner,)]
-            width = 4 * inner
-    return [*shapes, (1000, 2048), (1000,)]
-
-
-SHAPES: dict[str, Callable[[], list[tuple[int, ...]]]] = {
-    "resnet50": resnet50_shapes,
-    "small": lambda: [(256, 64), (256,), (256, 256), (256,), (10, 256), (10,)] * 4,
-}
-
-
-class _Given(torch.autograd.Function):
-    """Hands each parameter a gradient that is ready: a backward pass without work."""
-
-    @staticmethod
-    def forward(ctx: Any, grads: list[Tensor], *parameters: Tensor) -> Tensor:  # type: ignore[override]
-        ctx.grads = grads
-        return torch.zeros(())
-
-    @staticmethod
-    def backward(ctx: Any, _: Tensor) -> Any:  # type: ignore[override]
-        return (None, *ctx.grads)
-
-
-class Shapes(nn.Module):
-    """A model that is nothing but parameters of given shapes."""
-
-    def __init__(self, shapes: list[tuple[int, ...]], grads: list[Tensor]) -> None:
-        super().__init__()
-        self.weights = nn.ParameterList([nn.Parameter(torch.zeros(shape)) for shape in shapes])
-        self.grads = grads
-
-    def forward(self) -> Tensor:
-        return _Given.apply(self.grads, *self.weights)  # type: ignore[no-any-return]
+METHODS: list[Candidate] = [
+    ("none", {"compressor": "none"}),
+    ("fp16", {"compressor": "fp16"}),
+    ("int8", {"compressor": "int8"}),
+    ("int4", {"compressor": "int4"}),
+    ("efsignsgd", {"compressor": "efsignsgd"}),
+    ("eden 1 bit", {"compressor": "eden"}),
+    ("randomk 1 %", {"compressor": "randomk", "compress_ratio": 0.01}),
+    ("topk 1 %", {"compressor": "topk", "compress_ratio": 0.01}),
+    ("topk 0.1 %", {"compressor": "topk", "compress_ratio": 0.001}),
+    ("dgc 0.1 %", {"compressor": "dgc", "compress_ratio": 0.001}),
+    ("acpsgd rank 4", {"compressor": "acpsgd", "rank": 4}),
+    ("powersgd rank 4", {"compressor": "powersgd", "rank": 4}),
+]
+"""The usual choice: about one method of each family."""
 
 
 def _silent(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are strings
@@ -74,69 +52,120 @@ def _silent(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annot
     return future
 
 
-def _candidate(
-    label: str, params: dict[str, Any] | None, shapes: str, grads: list[Tensor]
-) -> tuple[Any, Any]:
-    model = DistributedDataParallel(Shapes(SHAPES[shapes](), grads), gradient_as_bucket_view=True)
-    if params is not None:
-        return model, grace_from_params(params).attach(model)
-    if label == "ddp fp16 hook":
-        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+class Trainee:
+    """A model under one way of exchanging gradients."""
 
-        model.register_comm_hook(None, fp16_compress_hook)
-    elif label == "no communication":
-        model.register_comm_hook(None, _silent)
-    return model, None
+    def __init__(self, model: str, label: str, params: dict[str, Any] | None) -> None:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.model = DistributedDataParallel(MODELS[model][0](), gradient_as_bucket_view=True)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
+        self.handle = None
+        if params is not None:
+            self.handle = grace_from_params(params).attach(self.model)
+        elif label == "ddp fp16 hook":
+            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+            self.model.register_comm_hook(None, fp16_compress_hook)
+        elif label == REFERENCE:
+            self.model.register_comm_hook(None, _silent)
+        self.times: list[tuple[float, float, float]] = []
+
+    def step(self, batch: tuple[Tensor, ...], keep: bool) -> None:
+        self.optimizer.zero_grad()
+        dist.barrier()
+        start = time.perf_counter()
+        loss = self.model(*batch)
+        middle = time.perf_counter()
+        loss.backward()
+        end = time.perf_counter()
+        self.optimizer.step()
+        if keep:
+            self.times.append((middle - start, end - middle, time.perf_counter() - end))
+
+    def stats(self) -> Stats:
+        return self.handle.stats() if self.handle is not None else Stats()
 
 
 def worker(
     rank: int,
     world: int,
     emit: Callable[[Any], None],
-    shapes: str,
-    candidates: list[tuple[str, dict[str, Any] | None]],
+    model: str,
+    candidates: list[Candidate],
     rounds: int,
+    budget: float = 20.0,
 ) -> list[dict[str, Any]]:
-    """Measure all candidates on one rank; rank 0's records count."""
+    """Measure candidates one after another on one rank; `emit` gets each record as it is made."""
     torch.set_num_threads(1)
-    generator = torch.Generator().manual_seed(rank)
-    grads = [torch.randn(shape, generator=generator) for shape in SHAPES[shapes]()]
-    built = [(label, *_candidate(label, params, shapes, grads)) for label, params in candidates]
-    times: dict[str, list[float]] = {label: [] for label, _ in candidates}
-    before: dict[str, Any] = {}
-    for turn in range(rounds + 2):  # DDP settles its buckets in the first two
-        for label, model, handle in built:
-            if turn == 2 and handle is not None:
-                before[label] = handle.stats()
-            model.zero_grad()
-            dist.barrier()
-            start = time.perf_counter()
-            model().backward()
-            if turn >= 2:
-                times[label].append(time.perf_counter() - start)
-            emit((label, turn))
-    return [
-        _record(label, dict(candidates)[label], times[label], handle, before.get(label), rounds)
-        for label, _, handle in built
-    ]
+    batch = MODELS[model][1](torch.Generator().manual_seed(rank))
+    reference = Trainee(model, REFERENCE, None)
+    for _ in range(3):
+        reference.step(batch, keep=False)
+    records = []
+    for label, params in candidates:
+        emit(("begin", label))
+        _reset_peak()
+        trainee = Trainee(model, label, params)
+        start = time.perf_counter()
+        for _ in range(3):  # DDP settles its buckets in the first two
+            trainee.step(batch, keep=False)
+        reference.times.clear()
+        turns = _agreed(max(3, min(rounds, int(3 * budget / (time.perf_counter() - start)))))
+        before = trainee.stats()
+        for _ in range(turns):
+            reference.step(batch, keep=True)
+            trainee.step(batch, keep=True)
+        records.append(_record(label, params, trainee, reference, before, turns))
+        emit(("record", records[-1]))
+        del trainee
+        gc.collect()
+    return records
+
+
+def _agreed(number: int) -> int:
+    """Rank 0's number, on every rank."""
+    box = torch.tensor([number])
+    dist.broadcast(box, 0)
+    return int(box.item())
 
 
 def _record(
-    label: str, params: dict[str, Any] | None, seconds: list[float], handle: Any, before: Any, rounds: int
+    label: str,
+    params: dict[str, Any] | None,
+    trainee: Trainee,
+    reference: Trainee,
+    before: Stats,
+    rounds: int,
 ) -> dict[str, Any]:
-    record: dict[str, Any] = {
+    seconds = statistics.median(sum(t) for t in trainee.times)
+    silent = statistics.median(sum(t) for t in reference.times)
+    forward, backward, update = (statistics.fmean(part) for part in zip(*trainee.times))
+    after = trainee.stats()
+    parts = {name: (after.seconds[name] - before.seconds[name]) / rounds for name in after.seconds}
+    return {
         "label": label,
         "params": params,
-        "seconds": statistics.median(seconds),
-        "fastest": min(seconds),
         "rounds": rounds,
+        "seconds": seconds,
+        "reference_seconds": silent,
+        "over_reference": seconds / silent,
+        "parts": {"forward": forward, "backward": backward - sum(parts.values()), **parts, "update": update},
+        "payload_bytes": (after.payload_bytes - before.payload_bytes) / rounds,
+        "leaving_bytes": (after.leaving_bytes - before.leaving_bytes) / rounds,
+        "collectives": (after.collectives - before.collectives) / rounds,
+        "peak_bytes": _peak(),
     }
-    if handle is not None:
-        after = handle.stats()
-        record |= {
-            "payload_bytes": (after.payload_bytes - before.payload_bytes) / rounds,
-            "leaving_bytes": (after.leaving_bytes - before.leaving_bytes) / rounds,
-            "collectives": (after.collectives - before.collectives) / rounds,
-            "parts": {k: (after.seconds[k] - before.seconds[k]) / rounds for k in after.seconds},
-        }
-    return record
+
+
+def _reset_peak() -> None:
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak() -> int:
+    """The largest resident size since `_reset_peak`; 0 where the system does not tell."""
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("VmHWM"))) * 1024
+    return 0

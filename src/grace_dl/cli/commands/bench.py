@@ -1,4 +1,4 @@
-"""Measure on this machine: what methods cost in memory copies, and what an exchange costs beside plain DDP."""
+"""Measure on this machine: methods in memory copies, training steps beside plain DDP, links of any speed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kernels.add_argument("--backends", nargs="+", metavar="NAME", help="only these: reference, native")
     kernels.add_argument("--threads", nargs="+", type=int, default=[1, 2], help="thread counts (default 1 2)")
     step = parts.add_parser(
-        "step", help="one exchange of a model's gradients beside plain DDP", description=_step.__doc__
+        "step", help="a training step and its parts, beside plain DDP", description=_step.__doc__
     )
-    step.add_argument("--shapes", default="resnet50", help="resnet50 or small")
-    step.add_argument("--methods", nargs="+", metavar="NAME", help="methods, with their defaults")
+    step.add_argument(
+        "--model", default="resnet50-shapes", help="transformer, cnn, resnet50-shapes, small-shapes"
+    )
     step.add_argument("--workers", type=int, default=2, help="local workers, one thread each (default 2)")
-    step.add_argument("--rounds", type=int, default=15, help="measured rounds (default 15)")
-    for part in (kernels, step):
+    link = parts.add_parser(
+        "link", help="the same between hosts joined by links of given rates", description=_link.__doc__
+    )
+    link.add_argument(
+        "--model", default="transformer", help="transformer, cnn, resnet50-shapes, small-shapes"
+    )
+    link.add_argument("--rate", default="100mbit,1gbit,10gbit,unlimited", help="link rates, by commas")
+    link.add_argument("--workers", default="2", help="numbers of hosts, by commas (default 2)")
+    for part in (step, link):
+        part.add_argument(
+            "--methods", nargs="+", metavar="NAME", help="these methods, with their defaults; or all"
+        )
+        part.add_argument("--rounds", type=int, default=15, help="steps measured, at most (default 15)")
+    for part in (kernels, step, link):
         part.add_argument("--out", type=Path, help="result file (default runs/bench/<what>.json)")
         part.add_argument("--fresh", action="store_true", help="measure everything anew")
         part.add_argument("--quick", action="store_true", help="small and short, to see that it works")
@@ -32,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     arguments.out = arguments.out or Path("runs/bench") / f"{arguments.what}.json"
-    return {"kernels": _kernels, "step": _step}[arguments.what](arguments)
+    return {"kernels": _kernels, "step": _step, "link": _link}[arguments.what](arguments)
 
 
 def _kernels(arguments: argparse.Namespace) -> int:
@@ -87,50 +100,15 @@ def _kernels(arguments: argparse.Namespace) -> int:
 
 
 def _step(arguments: argparse.Namespace) -> int:
-    """Time one exchange of all gradients, with nothing to overlap, beside DDP alone in the same run."""
-    from rich.console import Console
-    from rich.progress import Progress
+    """Time a training step of each method and its parts, beside DDP alone and a step that sends nothing."""
+    from ...bench.steps import measure_local
 
-    from ...bench import show
-    from ...bench.results import Results
-    from ...bench.step import BASELINES, SHAPES, worker
-    from ...errors import ConfigError
-    from ...registry import method, unknown
-    from ...workers import run_workers
+    return measure_local(arguments)
 
-    shapes = "small" if arguments.quick else arguments.shapes
-    if shapes not in SHAPES:
-        raise unknown("shapes", shapes, SHAPES)
-    if arguments.workers < 1 or arguments.rounds < 1:
-        raise ConfigError("--workers and --rounds must be positive.")
-    chosen = [(name, {"compressor": method(name).name}) for name in arguments.methods or ()] or [
-        ("none", {"compressor": "none"}),
-        ("fp16", {"compressor": "fp16"}),
-        ("int4", {"compressor": "int4"}),
-        ("efsignsgd", {"compressor": "efsignsgd"}),
-        ("topk 0.1 %", {"compressor": "topk", "compress_ratio": 0.001}),
-        ("dgc 0.1 %", {"compressor": "dgc", "compress_ratio": 0.001}),
-        ("acpsgd rank 4", {"compressor": "acpsgd", "rank": 4}),
-        ("powersgd rank 4", {"compressor": "powersgd", "rank": 4}),
-    ]
-    candidates = [*((label, None) for label in BASELINES), *chosen]
-    console = Console()
-    settings = {"shapes": shapes, "workers": arguments.workers, "rounds": arguments.rounds}
-    results = Results(arguments.out, "step", settings, arguments.fresh)
-    if any(label not in results for label, _ in candidates):
-        with Progress(console=console) as progress:
-            task = progress.add_task("measuring", total=len(candidates) * (arguments.rounds + 2))
-            records = run_workers(
-                worker,
-                arguments.workers,
-                shapes,
-                candidates,
-                arguments.rounds,
-                on_event=lambda rank, event: progress.advance(task) if rank == 0 else None,
-            )[0]
-        for record in records:
-            results.add(record["label"], record)
-    console.print(show.heading(results.header))
-    console.print(show.step_table(list(results.records.values())))
-    console.print(f"Figures: {arguments.out.resolve()}", soft_wrap=True)
-    return 0
+
+def _link(arguments: argparse.Namespace) -> int:
+    """Time training steps between hosts joined by links of given rates, made on this machine from network
+    namespaces (needs root; nothing of the real network is touched)."""
+    from ...bench.steps import measure_links
+
+    return measure_links(arguments)
