@@ -58,7 +58,7 @@ class Result:
         return self.dense_per_step / self.payload_per_step
 
 
-RUNS = (
+RUNS: tuple[Run, ...] = (
     Run("uncompressed", None),
     Run("fp16", {"compressor": "fp16"}),
     Run("int4", {"compressor": "int4"}),
