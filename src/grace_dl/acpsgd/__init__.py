@@ -1,0 +1,31 @@
+"""ACP-SGD used like Horovod, over `torch.distributed`: started by `torchrun`, or alone.
+
+    from grace_dl import acpsgd
+
+    acpsgd.init()
+    optimizer = acpsgd.DistributedOptimizer(optimizer, model.named_parameters(), rank=4)
+    acpsgd.broadcast_parameters(model.state_dict(), root_rank=0)
+
+`method="powersgd"` and `method="ssgd"` run PowerSGD and plain averaging through the same code, so that the three
+compare fairly.
+"""
+
+from __future__ import annotations
+
+from .broadcast import broadcast_optimizer_state, broadcast_parameters
+from .optimizer import METHODS, DistributedOptimizer
+from .world import allreduce, init, is_initialized, local_rank, rank, shutdown, size
+
+__all__ = [
+    "METHODS",
+    "DistributedOptimizer",
+    "allreduce",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "rank",
+    "shutdown",
+    "size",
+]

@@ -1,0 +1,111 @@
+"""Giving every worker what one of them has, before training begins or goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..errors import ConfigError
+from . import world
+from .optimizer import _Distributed
+from .state import foreign, with_residuals
+
+
+def broadcast_parameters(
+    parameters: Mapping[str, Any] | Iterable[tuple[str, Tensor]], root_rank: int = 0
+) -> None:
+    """Overwrite tensors by those of `root_rank`: `model.state_dict()` or `model.named_parameters()`."""
+    _check_root(root_rank)
+    pairs = list(parameters.items() if isinstance(parameters, Mapping) else parameters)
+    if any(not (isinstance(pair, tuple) and len(pair) == 2) for pair in pairs):
+        raise ConfigError(
+            "broadcast_parameters takes model.state_dict() or model.named_parameters(): names with tensors."
+        )
+    for _, value in pairs:
+        if isinstance(value, Tensor):
+            _broadcast_(value.data, root_rank)
+
+
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> None:
+    """Make an optimizer's state that of `root_rank`: hyper-parameters, momenta, step counts and warm factors.
+
+    A worker keeps its residuals if they are of the same step as the root's; otherwise they start from zero.
+    """
+    _check_root(root_rank)
+    if world.size() == 1:
+        return
+    plain = {key: value for key, value in optimizer.state_dict().items() if key in ("state", "param_groups")}
+    sent = _share(plain, root_rank)
+    if world.rank() != root_rank:
+        optimizer.load_state_dict(sent)
+    if isinstance(optimizer, _Distributed):
+        communicator = optimizer.communicator
+        here = (communicator.transport.rank, communicator.transport.size)
+        own = communicator.state_dict()
+        shared = _share(foreign(own, *here), root_rank)
+        if world.rank() != root_rank:
+            communicator.load_state_dict(with_residuals({**shared, "rank": here[0]}, own))
+
+
+def _share(value: Any, root: int) -> Any:
+    """The root's nested value, on every worker: its shape as one object, its tensors one by one."""
+    tensors: list[Tensor] = []
+    described = [_describe(value, tensors) if world.rank() == root else None]
+    dist.broadcast_object_list(described, src=root)
+    if world.rank() == root:
+        for tensor in tensors:
+            dist.broadcast(tensor.detach().contiguous(), src=root)
+        return value
+    return _rebuild(described[0], root)
+
+
+class _Slot:
+    """Stands for a tensor in a value that is sent as an object."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.shape = tuple(tensor.shape)
+        self.dtype = tensor.dtype
+        self.device = tensor.device.type
+
+
+def _describe(value: Any, tensors: list[Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return _Slot(value)
+    if isinstance(value, Mapping):
+        return {key: _describe(item, tensors) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_describe(item, tensors) for item in value)
+    return value
+
+
+def _rebuild(value: Any, root: int) -> Any:
+    if isinstance(value, _Slot):
+        tensor = torch.empty(value.shape, dtype=value.dtype, device=value.device)
+        dist.broadcast(tensor, src=root)
+        return tensor
+    if isinstance(value, Mapping):
+        return {key: _rebuild(item, root) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_rebuild(item, root) for item in value)
+    return value
+
+
+def _broadcast_(tensor: Tensor, root: int) -> None:
+    if world.size() == 1:
+        return
+    if tensor.is_contiguous():
+        dist.broadcast(tensor, src=root)
+    else:
+        whole = tensor.contiguous()
+        dist.broadcast(whole, src=root)
+        tensor.copy_(whole)
+
+
+def _check_root(root: int) -> None:
+    if not 0 <= root < world.size():
+        raise ConfigError(f"root_rank={root} is no worker; there are {world.size()}, counted from 0.")

@@ -1,0 +1,78 @@
+"""Who takes part: one process group for the job, or one process alone."""
+
+from __future__ import annotations
+
+import datetime
+import os
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..errors import ConfigError
+
+_ours = False
+_initialized = False
+
+
+def init(backend: str | None = None, timeout: float | None = None) -> None:
+    """Join the other workers: those `torchrun` started, or none. A process group that exists already is used.
+
+    `backend`: that of `torch.distributed`; NCCL where there are GPUs, else Gloo. `timeout`: seconds after which a
+    missing worker is an error.
+    """
+    global _initialized, _ours
+    if not dist.is_initialized() and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        cuda = torch.cuda.is_available()
+        if cuda:
+            torch.cuda.set_device(local_rank() % torch.cuda.device_count())
+        limit = None if timeout is None else datetime.timedelta(seconds=timeout)
+        dist.init_process_group(backend or ("nccl" if cuda else "gloo"), timeout=limit)
+        _ours = True
+    _initialized = True
+
+
+def shutdown() -> None:
+    """Leave the group that `init` made; a group made elsewhere stays."""
+    global _initialized, _ours
+    if _ours and dist.is_initialized():
+        dist.destroy_process_group()
+    _initialized = _ours = False
+
+
+def is_initialized() -> bool:
+    """Whether `init` was called."""
+    return _initialized
+
+
+def rank() -> int:
+    """This worker's number, from 0."""
+    _check()
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def size() -> int:
+    """The number of workers."""
+    _check()
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def local_rank() -> int:
+    """This worker's number on its own machine."""
+    return int(os.environ.get("LOCAL_RANK", 0))
+
+
+def allreduce(tensor: Tensor, average: bool = True, name: str | None = None) -> Tensor:
+    """The average (or sum) of a tensor over workers, uncompressed: for metrics. All workers call it in one order."""
+    _check()
+    result = tensor.detach().clone(memory_format=torch.contiguous_format)
+    if size() > 1:
+        dist.all_reduce(result)
+    if average:
+        result = result / size() if result.is_floating_point() else result // size()
+    return result
+
+
+def _check() -> None:
+    if not (_initialized or dist.is_initialized()):
+        raise ConfigError("workers have not met yet; call grace_dl.acpsgd.init() first.")
