@@ -267,7 +267,7 @@ void encode_block(const Source<T>& s, const Block& b, const Levels& levels, uint
     exponent = exponent < low ? low : exponent > high ? high : exponent;
     const T down = T(power(-exponent));
     for (size_t i = 0; i < n; ++i) y[i] *= down;
-    const double norm = row_sum(y, n, [](Quad v, size_t) { return v * v; });
+    const double norm = row_sum(y, n, [](Quad v, size_t) __attribute__((always_inline)) { return v * v; });
     const Rounds rounds(word, b.first, n);
     rotate(y, n, rounds);
 
@@ -276,7 +276,7 @@ void encode_block(const Source<T>& s, const Block& b, const Levels& levels, uint
     if (levels.bits == 1) {
         sign_bits(y, n, packed);
         const double centroid = levels.centroid[1];
-        dot = row_sum(y, n, [=](Quad v, size_t) { return (v < 0.0 ? -v : v) * centroid; });
+        dot = row_sum(y, n, [=](Quad v, size_t) __attribute__((always_inline)) { return (v < 0.0 ? -v : v) * centroid; });
     } else {
         const double sigma = std::sqrt(norm * double(n));
         for (size_t i = 0; i < n; ++i) code[i] = 0;
@@ -284,7 +284,7 @@ void encode_block(const Source<T>& s, const Block& b, const Levels& levels, uint
             const T limit = T(sigma * levels.edge[l]);
             for (size_t i = 0; i < n; ++i) code[i] += y[i] >= limit;
         }
-        dot = row_sum(y, n, [&](Quad v, size_t i) {
+        dot = row_sum(y, n, [&](Quad v, size_t i) __attribute__((always_inline)) {
             return v * Quad{levels.centroid[code[i]], levels.centroid[code[i + 1]], levels.centroid[code[i + 2]],
                             levels.centroid[code[i + 3]]};
         });

@@ -239,14 +239,16 @@ public:
         std::memset(index, 0, layout.bytes);
         size_t *above = counts_ + chunks_.count, *equal = counts_ + 2 * chunks_.count;
         const B least = cut.least;
-        if (stored_ || chunks_.count > 1)
+        if (stored_ || chunks_.count > 1) {
             each(chunks_.count, stored_ ? 1 : threads_, [=](size_t c) {
                 size_t more = 0, same = 0;
                 visit(c, least, [&](size_t, T v) { more += key(v) > least, same += key(v) == least; });
                 above[c] = more, equal[c] = same;
             });
-        else
+            formed();
+        } else {
             above[0] = cut.count - cut.ties, equal[0] = cut.ties;
+        }
         size_t rank = 0, ties = cut.ties;
         for (size_t c = 0; c < chunks_.count; ++c) {
             const size_t same = equal[c] < ties ? equal[c] : ties, more = above[c];

@@ -1,0 +1,203 @@
+"""The compiled sparse kernels and EDEN give the bits of the reference ones, whatever the input, threads and set."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from grace_dl.compressor.adaq import AdaqCompressor
+from grace_dl.compressor.dgc import DgcCompressor
+from grace_dl.compressor.eden import EdenCompressor
+from grace_dl.compressor.inceptionn import INCEPTIONNCompressor
+from grace_dl.compressor.randomk import RandomKCompressor
+from grace_dl.compressor.sketch import SketchCompressor
+from grace_dl.compressor.threshold import ThresholdCompressor
+from grace_dl.compressor.topk import TopKCompressor
+from grace_dl.kernels import backend
+from grace_dl.key import Key
+
+native = pytest.importorskip("grace_dl._native", reason="the compiled kernels are not installed")
+K, R = backend("native", "cpu"), backend("reference", "cpu")
+
+METHODS = {
+    "topk 0.1 %": TopKCompressor(0.001),
+    "topk 1 %, float16": TopKCompressor(0.01, "float16"),
+    "topk 5 %, bfloat16": TopKCompressor(0.05, "bfloat16"),
+    "topk 10 %, float32": TopKCompressor(0.1, "float32"),
+    "topk 30 %": TopKCompressor(0.3),
+    "topk all": TopKCompressor(1.0),
+    "threshold": ThresholdCompressor(1.5),
+    "threshold, rare, float16": ThresholdCompressor(3.0, "float16"),
+    "threshold, none": ThresholdCompressor(1e30),
+    "threshold, all": ThresholdCompressor(0.0),
+    "randomk": RandomKCompressor(0.1),
+    "randomk, plain": RandomKCompressor(0.013, scaled=False),
+    "dgc": DgcCompressor(0.01),
+    "dgc, float16": DgcCompressor(0.001, fp16_values=True),
+    "dgc, exact": DgcCompressor(0.05, sample_ratio=1.0),
+    "dgc, random sample": DgcCompressor(0.02, sample_ratio=0.05, strided_sample=False),
+    "dgc, tight bounds": DgcCompressor(
+        0.02, sample_ratio=0.02, compress_lower_bound=0.99, compress_upper_bound=1.01, resample=False
+    ),
+    "dgc, no adaptation": DgcCompressor(0.02, max_adaptation_iters=0),
+    "dgc 30 %": DgcCompressor(0.3),
+    "adaq": AdaqCompressor(0.05),
+    "eden 1": EdenCompressor(1),
+    "eden 2": EdenCompressor(2),
+    "eden 3": EdenCompressor(3),
+    "eden 4": EdenCompressor(4),
+    "sketch": SketchCompressor(16),
+    "inceptionn": INCEPTIONNCompressor(),
+}
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+def own(tensor: torch.Tensor, offset: int) -> torch.Tensor:
+    """A copy that begins `offset` elements into its storage."""
+    return torch.empty(tensor.numel() + offset, dtype=tensor.dtype)[offset:].copy_(tensor)
+
+
+def compare(compressor, monkeypatch, x, g=None, beta=1.0, gamma=1.0, ef=True, offset=0, step=3):
+    key = Key("layer.weight", seed=7, step=step, rank=1)
+    results = []
+    for backend_name in ("native", "reference"):
+        monkeypatch.setenv("GRACE_KERNELS", backend_name)
+        mine, gradient = own(x, offset), None if g is None else own(g, offset)
+        if ef:
+            payload, ctx = compressor.encode_residual_(mine, gradient, key, beta=beta, gamma=gamma)
+        else:
+            out = compressor.spec(x.numel(), x.dtype) and compressor.allocate(x.numel(), x.dtype)
+            for part in out or ():
+                part.view(torch.uint8).fill_(255)
+            payload, ctx = compressor.encode(mine, key, out)
+        decoded = own(torch.linspace(-1, 1, x.numel(), dtype=x.dtype), offset)
+        compressor._add(decoded, payload, ctx, 0.3)
+        results.append((payload, mine, decoded))
+        assert g is None or torch.equal(gradient, g)
+    (payload, mine, decoded), (wanted, theirs, expected) = results
+    assert len(payload) == len(wanted)
+    for one, other in zip(payload, wanted):
+        assert one.dtype == other.dtype
+        assert torch.equal(bits(one), bits(other))
+    assert torch.equal(bits(mine), bits(theirs))
+    assert torch.equal(bits(decoded), bits(expected))
+
+
+def values(n: int, dtype: torch.dtype, seed: int = 1) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(n, generator=generator, dtype=torch.float64).to(dtype)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+    native.set_isa("")
+
+
+each_method = pytest.mark.parametrize("compressor", METHODS.values(), ids=METHODS)
+each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+
+
+@each_method
+@each_dtype
+@pytest.mark.parametrize("n", [1, 2, 7, 15, 33, 255, 1000, 1025, 4097, 12289])
+def test_sizes(compressor, dtype, n, monkeypatch):
+    x, g = values(n, dtype), values(n, dtype, 2)
+    compare(compressor, monkeypatch, x, g)
+    compare(compressor, monkeypatch, x, ef=False)
+    compare(compressor, monkeypatch, x, g, beta=0.9, gamma=1.7, offset=1)
+
+
+@each_method
+@each_dtype
+@pytest.mark.parametrize("isa", ["baseline", "avx2"])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_and_instruction_sets(compressor, dtype, isa, threads, monkeypatch):
+    if not native.set_isa(isa):
+        pytest.skip(f"this processor has no {isa}")
+    torch.set_num_threads(threads)
+    n = 150_001
+    compare(compressor, monkeypatch, values(n, dtype), values(n, dtype, 2), beta=0.5, offset=1)
+
+
+INPUTS = {
+    "zeros": lambda n: torch.zeros(n),
+    "negative zeros": lambda n: -torch.zeros(n),
+    "all equal": lambda n: torch.full((n,), -0.1),
+    "few values": lambda n: values(n, torch.float32).mul(2).round(),
+    "subnormal": lambda n: values(n, torch.float32) * 1e-41,
+    "huge": lambda n: values(n, torch.float32).clamp(-3, 3) * 1e37,
+    "one spike": lambda n: torch.zeros(n).index_fill_(0, torch.tensor([n // 2]), 3e38),
+    "sparse": lambda n: values(n, torch.float32) * (torch.arange(n) % 1000 == 7),
+    "rising": lambda n: torch.arange(n, dtype=torch.float32),
+    "sorted by size": lambda n: values(n, torch.float32).sort().values,
+    "mixed scales": lambda n: values(n, torch.float32) * 10.0 ** values(n, torch.float32, 5).mul(8).clamp(-30, 30),
+    "periodic": lambda n: (torch.arange(n) % 64 == 0).float() * 5 + values(n, torch.float32) * 0.01,
+}
+
+
+@each_method
+@each_dtype
+@pytest.mark.parametrize("kind", INPUTS)
+@pytest.mark.parametrize("n", [777, 100_003])
+def test_inputs(compressor, dtype, kind, n, monkeypatch):
+    x = INPUTS[kind](n).to(dtype)
+    compare(compressor, monkeypatch, x, torch.zeros_like(x))
+    compare(compressor, monkeypatch, x, ef=False)
+
+
+@each_dtype
+def test_float64_beyond_float32(dtype, monkeypatch):
+    x = values(5000, torch.float64) * 1e300
+    for compressor in (TopKCompressor(0.1), TopKCompressor(0.1, "float16"), TopKCompressor(0.1, "float32")):
+        compare(compressor, monkeypatch, x, torch.zeros_like(x))
+    for scale in (1e300, 1e-300, 1e-320):
+        compare(EdenCompressor(2), monkeypatch, values(5000, torch.float64) * scale, ef=False)
+
+
+@each_dtype
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_momentum_correction(dtype, nesterov):
+    for n in (1, 1000, 70_001):
+        for scale in (1.0, 0.37):
+            m, v, g = (values(n, dtype, seed) for seed in (1, 2, 3))
+            other_m, other_v = m.clone(), v.clone()
+            K.dgc_correct_(m, v, g, 0.9, nesterov, scale)
+            R.dgc_correct_(other_m, other_v, g, 0.9, nesterov, scale)
+            assert torch.equal(m, other_m)
+            assert torch.equal(v, other_v)
+
+
+@each_dtype
+@pytest.mark.parametrize("n", [1, 5, 1023, 1024, 1025, 200_000])
+def test_square_sum(dtype, n):
+    x = values(n, dtype)
+    assert K.square_sum(x) == R.square_sum(x)
+
+
+def test_indices_of_every_density():
+    generator = torch.Generator().manual_seed(3)
+    for d in (1, 2, 9, 64, 100, 1000, 4096, 100_000):
+        for k in sorted({1, 2, d // 100, d // 10, d // 3, d // 2, d - 1, d} - {0}):
+            if not 0 < k <= d:
+                continue
+            for count in {k, k - 1, k // 2, 0}:
+                chosen = torch.randperm(d, generator=generator)[:count].sort().values
+                mine = torch.full((K.index_bytes(d, k),), 255, dtype=torch.uint8)
+                theirs = mine.clone()
+                K.encode_indices(chosen, d, k, mine)
+                R.encode_indices(chosen, d, k, theirs)
+                assert torch.equal(mine, theirs), (d, k, count)
+                assert torch.equal(K.decode_indices(mine, d, k, count), chosen)
+                assert torch.equal(R.decode_indices(mine, d, k, count), chosen)
+                if count < k:
+                    zeroed, by_reference = torch.ones(d), torch.ones(d)
+                    K.sparse_zero_(zeroed, mine, k, count)
+                    R.sparse_zero_(by_reference, mine, k, count)
+                    assert torch.equal(zeroed, by_reference)
