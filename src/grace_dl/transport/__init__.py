@@ -16,6 +16,12 @@ def detect() -> Transport:
         from .torch_dist import TorchTransport
 
         return TorchTransport()
+    for framework in ("torch", "tensorflow"):
+        horovod = sys.modules.get(f"horovod.{framework}")
+        if horovod is not None and getattr(horovod, "is_initialized", bool)():
+            from ._horovod_core import horovod_transport
+
+            return horovod_transport()
     from .local import LocalTransport
 
     return LocalTransport()

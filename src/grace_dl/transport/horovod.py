@@ -1,0 +1,289 @@
+"""Horovod: its PyTorch operations, asynchronous, on any of its process sets; also for programs in TensorFlow.
+
+Horovod matches operations by name, in whatever order they come, and remembers how a name was negotiated. Names are made
+from channel, verb, dtype and size, and a small count; the same ones come back every step, and an operation in flight
+never shares its name with another. Horovod waits for ever for a rank that does not come; here that ends after `timeout`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import horovod.torch as hvd
+import torch
+from horovod.torch import mpi_ops
+from torch import Tensor
+
+from ..errors import ConfigError, LayoutError, PeerError
+from .base import Done, Handle, Transport, disagreement
+
+TIMEOUT = 1800.0
+"""Seconds a collective may take, unless `GRACE_TIMEOUT` says otherwise: the default of torch.distributed as well."""
+
+_ROTATION = 4
+_SUMMED = (torch.int32, torch.int64, torch.float32, torch.float64)
+
+
+class _Session:
+    """Counts of the transports made per process set, since Horovod was last initialised."""
+
+    def __init__(self) -> None:
+        self._table: Any = None
+        self._made: dict[int, itertools.count[int]] = {}
+
+    def next(self, set_id: int) -> int:
+        # Horovod makes this table anew whenever it is initialised, which elastic training does.
+        if self._table is not mpi_ops._handle_map:
+            self._table = mpi_ops._handle_map
+            self._made.clear()
+        return next(self._made.setdefault(set_id, itertools.count()))
+
+
+_session = _Session()
+
+
+class HorovodPeerError(PeerError, mpi_ops.HorovodInternalError):  # type: ignore[misc]
+    """A failed collective; Horovod's elastic mode takes it for its own error and recovers."""
+
+
+class HorovodHandle(Handle):
+    """An operation under way, and what is left to do with its result."""
+
+    def __init__(self, number: int, what: str, timeout: float, then: Callable[[], Handle | None] | None = None) -> None:
+        self._number: int | None = number
+        self._what = what
+        self._timeout = timeout
+        self._then = then
+        self._next: Handle | None = None
+        self._error: PeerError | None = None
+
+    def wait(self) -> None:
+        if self._number is not None:
+            deadline = time.monotonic() + self._timeout
+            pause = 2e-5
+            while not self._over():
+                if time.monotonic() > deadline:
+                    raise self._failure(f"not all ranks came within {self._timeout:g} s")
+                time.sleep(pause)
+                pause = min(2 * pause, 1e-3)
+            self._settle()
+        if self._error is not None:
+            raise self._error
+        if self._next is not None:
+            self._next.wait()
+
+    def done(self) -> bool:
+        if self._number is not None:
+            if not self._over():
+                return False
+            self._settle()
+        return self._error is not None or self._next is None or self._next.done()
+
+    def _over(self) -> bool:
+        try:
+            return bool(hvd.poll(self._number))
+        except (RuntimeError, ValueError) as error:  # Horovod was shut down under it
+            self._error = self._failure(str(error))
+            self._number = None
+            return True
+
+    def _settle(self) -> None:
+        if self._number is None:
+            return
+        number, self._number = self._number, None
+        try:
+            hvd.synchronize(number)
+        except (RuntimeError, ValueError) as error:
+            self._error = self._failure(str(error))
+            return
+        if self._then is not None:
+            self._next = self._then()
+
+    def _failure(self, why: str) -> PeerError:
+        return HorovodPeerError(
+            f"{self._what} did not finish: {why}. Another rank died, failed or is stuck; look at its log. "
+            "(The time limit is GRACE_TIMEOUT seconds.)"
+        )
+
+
+class HorovodTransport(Transport):
+    """Collectives of a Horovod process set (by default of all ranks)."""
+
+    def __init__(self, process_set: Any = None, timeout: float | None = None) -> None:
+        if not hvd.is_initialized():
+            raise ConfigError("Horovod is not initialised in this process; call hvd.init() first.")
+        self.process_set = hvd.global_process_set if process_set is None else process_set
+        set_id = self.process_set.process_set_id
+        if set_id is None:
+            raise ConfigError(
+                f"{self.process_set} is not registered; give it to hvd.init(process_sets=...) or hvd.add_process_set()."
+            )
+        rank = self.process_set.rank() if self.process_set.included() else None
+        if rank is None or rank < 0:
+            raise LayoutError(
+                f"rank {hvd.rank()} is not a member of {self.process_set}; call it only on the set's own ranks."
+            )
+        self.rank = int(rank)
+        self.size = int(self.process_set.size())
+        self.timeout = float(os.environ.get("GRACE_TIMEOUT", TIMEOUT)) if timeout is None else timeout
+        self._table = mpi_ops._handle_map
+        # Objects are made in the same order on the ranks of a set, so that a count per set names them.
+        self._label = f"grace.{set_id}.{_session.next(set_id)}"
+        self._agreements = 0
+        self._agreements = 0
+        self._counts: dict[str, int] = {}
+        self._flying: dict[str, HorovodHandle] = {}
+
+    @property
+    def stale(self) -> bool:
+        """Whether Horovod was initialised anew since this was made: ranks, size and names begin again."""
+        return self._table is not mpi_ops._handle_map
+
+    def allreduce(self, tensor: Tensor, channel: int = 0) -> Handle:
+        if self.size == 1 or tensor.numel() == 0:
+            return Done()
+        if tensor.dtype in _SUMMED and tensor.is_contiguous():
+            name = self._name("sum", tensor.dtype, tensor.numel(), channel)
+            return self._start(name, "all-reduce", lambda: mpi_ops.allreduce_async_(
+                tensor, name=name, op=hvd.Sum, process_set=self.process_set
+            ))  # fmt: skip
+        return self._sum_by_slices(tensor, channel)
+
+    def _sum_by_slices(self, tensor: Tensor, channel: int) -> Handle:
+        """Sums for dtypes that Horovod does not add, or not with correct rounding, at the bytes of a ring all-reduce.
+
+        Every rank gets its slice of all, adds in order of rank, in float32 where that is wider, and rounds once.
+        """
+        wide = torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
+        slot = -(-tensor.numel() // self.size)
+        sent = torch.zeros(self.size * slot, dtype=tensor.dtype, device=tensor.device)
+        sent[: tensor.numel()] = tensor.reshape(-1)
+        came = torch.empty_like(sent)
+        # Named now: this point comes in the same order on all ranks, the end of the first half does not.
+        name = self._name("sumgather", tensor.dtype, slot, channel)
+
+        def gather() -> Handle:
+            total = came[:slot].to(wide)
+            for part in came.split(slot)[1:]:
+                total += part.to(wide)
+            return self._gather(sent, total.to(tensor.dtype), name, store)
+
+        def store() -> None:
+            tensor.copy_(sent[: tensor.numel()].view(tensor.shape))
+
+        splits = [slot] * self.size
+        return self._alltoall(came, sent, splits, splits, channel, gather)
+
+    def allgather(self, out: Tensor, tensor: Tensor, channel: int = 0) -> Handle:
+        name = self._name("gather", tensor.dtype, tensor.numel(), channel)
+        return self._gather(out, tensor, name)
+
+    def _gather(
+        self, out: Tensor, tensor: Tensor, name: str, then: Callable[[], Handle | None] | None = None
+    ) -> Handle:
+        mine, everyone = _bytes(tensor), _bytes(out)
+        if self.size == 1 or mine.numel() == 0:
+            everyone.copy_(mine)
+            return (then() if then is not None else None) or Done()
+        start = lambda: mpi_ops._allgather_async(mine, everyone, name, self.process_set)  # noqa: E731
+        return self._start(name, "all-gather", start, then)
+
+    def alltoall(
+        self,
+        out: Tensor,
+        tensor: Tensor,
+        out_splits: Sequence[int],
+        in_splits: Sequence[int],
+        channel: int = 0,
+    ) -> Handle:
+        return self._alltoall(out, tensor, out_splits, in_splits, channel)
+
+    def _alltoall(
+        self,
+        out: Tensor,
+        tensor: Tensor,
+        out_splits: Sequence[int],
+        in_splits: Sequence[int],
+        channel: int,
+        then: Callable[[], Handle | None] | None = None,
+    ) -> Handle:
+        # Sizes differ by rank here, so they cannot be part of the name.
+        name = self._name("swap", tensor.dtype, 0, channel)
+        if self.size == 1:
+            out.copy_(tensor)
+            return (then() if then is not None else None) or Done()
+        item = tensor.element_size()
+        # Splits are 32-bit counts in Horovod: move 8 bytes at a time where everything is a multiple of that.
+        unit = 8 if all(item * n % 8 == 0 for n in (*out_splits, *in_splits)) else 1
+        kind = torch.int64 if unit == 8 and _aligned(out) and _aligned(tensor) else torch.uint8
+        splits = torch.tensor([n * item // kind.itemsize for n in in_splits], dtype=torch.int32)
+        received = torch.empty(self.size, dtype=torch.int32)
+        mine, everyone = _bytes(tensor).view(kind), _bytes(out).view(kind)
+        return self._start(name, "all-to-all", lambda: mpi_ops._alltoall_async(
+            mine, splits, everyone, received, name, self.process_set
+        ), then)  # fmt: skip
+
+    def broadcast(self, tensor: Tensor, root: int, channel: int = 0) -> Handle:
+        name = self._name(f"from{root}", tensor.dtype, tensor.numel(), channel)
+        if self.size == 1 or tensor.numel() == 0:
+            return Done()
+        source = self.process_set.ranks[root]
+        return self._start(name, "broadcast", lambda: mpi_ops.broadcast_async_(
+            _bytes(tensor), source, name=name, process_set=self.process_set
+        ))  # fmt: skip
+
+    def barrier(self, channel: int = 0) -> Handle:
+        return self.allreduce(torch.zeros(1, dtype=torch.int32), channel)
+
+    def agree(self, text: str) -> None:
+        """By an all-gather of the texts themselves, which Horovod allows to have different lengths."""
+        if self.size == 1:
+            return
+        self._agreements += 1
+        mine = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        length = torch.tensor([mine.numel()], dtype=torch.int64)
+        lengths, texts = torch.empty(self.size, dtype=torch.int64), torch.empty(0, dtype=torch.uint8)
+        for kind, out, tensor in (("lengths", lengths, length), ("texts", texts, mine)):
+            name = f"{self._label}.agree.{self._agreements}.{kind}"
+            start = lambda t=tensor, o=out, n=name: mpi_ops._allgather_async(t, o, n, self.process_set)  # noqa: E731
+            self._start(name, "the comparison of layouts", start).wait()
+        self._agreements += 1
+        for rank, theirs in enumerate(texts.split(lengths.tolist())):
+            other = bytes(theirs.tolist()).decode(errors="replace")
+            if other != text:
+                raise LayoutError(disagreement(self.rank, text, rank, other))
+
+    def _name(self, verb: str, dtype: torch.dtype, numel: int, channel: int) -> str:
+        base = f"{self._label}.{channel}.{verb}.{str(dtype).removeprefix('torch.')}.{numel}"
+        count = self._counts.get(base, 0)
+        self._counts[base] = count + 1
+        return f"{base}.{count % _ROTATION}"
+
+    def _start(
+        self, name: str, what: str, verb: Callable[[], int], then: Callable[[], Handle | None] | None = None
+    ) -> Handle:
+        before = self._flying.pop(name, None)
+        if before is not None and not before.done():
+            before.wait()
+        try:
+            number = verb()
+        except (RuntimeError, ValueError) as error:
+            raise HorovodPeerError(
+                f"{what} could not start: {error}. Horovod was shut down, or another rank has ended; look at its log."
+            ) from error
+        handle = HorovodHandle(number, what, self.timeout, then)
+        self._flying[name] = handle
+        return handle
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """The memory of a contiguous tensor; Horovod moves bytes of any dtype, also of those it does not know."""
+    return tensor.view(-1).view(torch.uint8)
+
+
+def _aligned(tensor: Tensor) -> bool:
+    return tensor.storage_offset() * tensor.element_size() % 8 == 0
