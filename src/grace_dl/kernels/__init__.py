@@ -16,6 +16,7 @@ from torch import Tensor
 from ..errors import ConfigError
 
 BACKENDS = ("reference", "native", "triton")
+_REMEDY = {"native": "reinstall with a C++ compiler present", "triton": "pip install 'grace-dl[triton]'"}
 
 
 def of(tensor: Tensor) -> ModuleType:
@@ -30,11 +31,14 @@ def backend(forced: str, device: str) -> ModuleType:
         raise ConfigError(f"GRACE_KERNELS={forced!r} is no backend; choose one of {', '.join(BACKENDS)}.")
     wanted = forced or {"cpu": "native", "cuda": "triton"}.get(device, "reference")
     try:
-        return importlib.import_module(f"grace_dl.kernels.{wanted}")
+        module = importlib.import_module(f"grace_dl.kernels.{wanted}")
     except ImportError as error:
         if forced:
             raise ConfigError(
                 f"GRACE_KERNELS={forced!r} asks for a backend that cannot be loaded ({error}); "
-                "reinstall with a C++ compiler present, or unset GRACE_KERNELS."
+                f"{_REMEDY.get(wanted, 'reinstall')}, or unset GRACE_KERNELS."
             ) from error
         return importlib.import_module("grace_dl.kernels.reference")
+    if wanted == "triton":
+        module.ready(device)
+    return module

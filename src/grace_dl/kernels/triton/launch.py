@@ -1,0 +1,85 @@
+"""Launching: which tensors the kernels serve, on which device, and how parameters reach them."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from ...errors import ConfigError, UnsupportedError
+from .programs import common
+
+__all__ = ["INTERPRETED", "beside", "halves", "ready", "run", "scalars", "source", "tiles"]
+
+INTERPRETED = not isinstance(common.form, triton.JITFunction)
+"""Whether kernels run in Triton's interpreter: `TRITON_INTERPRET=1` was set when Triton was imported."""
+
+TILE = 1024
+"""Elements a program handles, where nothing else decides it."""
+
+_SERVED = (torch.float32, torch.float64)
+
+
+def ready(device: str) -> None:
+    """Raise unless kernels can run on tensors of this device type."""
+    if device == "cpu" and not INTERPRETED:
+        raise ConfigError(
+            "GRACE_KERNELS='triton' was given a tensor on the CPU, where Triton only runs in its interpreter; "
+            "set TRITON_INTERPRET=1 before the program starts (for tests: it is slow), or unset GRACE_KERNELS."
+        )
+
+
+def serves(x: Tensor) -> bool:
+    """Whether the kernels take tensors like `x`; others, and empty ones, go to the reference."""
+    if x.dtype not in _SERVED or not x.is_contiguous() or x.numel() == 0:
+        return False
+    return x.is_cuda or (x.is_cpu and INTERPRETED)
+
+
+def beside(x: Tensor, *others: Tensor | None) -> None:
+    """Raise unless the other tensors lie, contiguous, on the device of `x`: their addresses are used as they are."""
+    for other in others:
+        if other is not None and (other.device != x.device or not other.is_contiguous()):
+            raise UnsupportedError(
+                f"a kernel was given a tensor on {x.device} and a "
+                f"{'contiguous' if other.is_contiguous() else 'strided'} one on {other.device}; all tensors of one "
+                "call must be contiguous on one device."
+            )
+
+
+def source(x: Tensor, g: Tensor | None, beta: float, gamma: float) -> tuple[Any, ...]:
+    """The leading arguments of every encoder: both tensors (x stands in for no g) and the coefficients."""
+    if g is not None and (g.dtype is not x.dtype or g.numel() != x.numel()):
+        raise UnsupportedError(
+            f"a kernel was given {x.numel()} elements of {x.dtype} and a second tensor of {g.numel()} elements of "
+            f"{g.dtype}; the two must match."
+        )
+    beside(x, g)
+    return (x, x if g is None else g, *scalars(beta), *scalars(gamma))
+
+
+def scalars(value: float) -> tuple[int, int]:
+    """A float64 as two int32 halves, low first."""
+    return struct.unpack("<ii", struct.pack("<d", value))
+
+
+def halves(word: int) -> tuple[int, int]:
+    """64 bits as two int32 halves, low first: a fixed type, whatever the value, so that nothing is recompiled."""
+    return struct.unpack("<ii", struct.pack("<Q", word & 0xFFFFFFFFFFFFFFFF))
+
+
+def tiles(n: int, tile: int = TILE) -> int:
+    """How many programs cover `n` elements."""
+    return -(-n // tile)
+
+
+def run(kernel: Any, grid: int | tuple[int, ...], x: Tensor, *arguments: Any, **constants: Any) -> None:
+    """Launch on the device of `x`, with products and sums rounded separately."""
+    shape = (grid,) if isinstance(grid, int) else grid
+    # Triton launches on the current device, whatever device its arguments are on.
+    with torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext():
+        kernel[shape](*arguments, **constants, enable_fp_fusion=False)

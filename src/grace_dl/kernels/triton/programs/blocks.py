@@ -1,0 +1,170 @@
+"""Stochastic rounding to a few levels with one scale per block."""
+
+# mypy: ignore-errors
+
+import triton
+import triton.language as tl
+
+from .common import divide, halve, source, uniforms
+
+
+@triton.jit
+def norms(v, top, ROWS: tl.constexpr, WIDTH: tl.constexpr, LOG: tl.constexpr, LARGEST: tl.constexpr):
+    """The Euclidean norm of each row: at least its absmax, at most the largest finite number.
+
+    float64 numbers whose squares would overflow or vanish are first multiplied by a power of two. The exponent
+    is read from the bits; that of a subnormal number comes out too high, and is clamped all the same.
+    """
+    y = v.to(tl.float64)
+    if v.dtype == tl.float64:
+        exponent = ((top.to(tl.int64, bitcast=True) >> 52) & 0x7FF) - 1022
+        exponent = tl.minimum(tl.maximum(exponent, -1000), 1000)
+        power = ((1023 - exponent) << 52).to(tl.float64, bitcast=True)
+        # 2^500 and 2^-500, as their bits: a literal would be read as float32.
+        big = tl.full((ROWS,), 0x5F30000000000000, tl.int64).to(tl.float64, bitcast=True)
+        small = tl.full((ROWS,), 0x20B0000000000000, tl.int64).to(tl.float64, bitcast=True)
+        factor = tl.where((top > big) | ((top < small) & (top > 0)), power, 1.0)
+        y = y * factor[:, None]
+        norm = tl.sqrt(halve(y * y, ROWS, WIDTH, LOG)) / factor
+    else:
+        norm = tl.sqrt(halve(y * y, ROWS, WIDTH, LOG))
+    largest = tl.full((ROWS,), LARGEST, tl.int64).to(tl.float64, bitcast=True)
+    return tl.maximum(tl.minimum(norm, largest).to(v.dtype), top)
+
+
+@triton.jit(do_not_specialize=["beta_low", "beta_high", "gamma_low", "gamma_high", "k0", "k1"])
+def block_encode(
+    x,
+    g,
+    beta_low,
+    beta_high,
+    gamma_low,
+    gamma_high,
+    k0,
+    k1,
+    n,
+    codes,
+    scales,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    LOG: tl.constexpr,
+    LEVELS: tl.constexpr,
+    BITS: tl.constexpr,
+    LARGEST: tl.constexpr,
+    L2: tl.constexpr,
+    PACKED: tl.constexpr,
+    HAS_G: tl.constexpr,
+    EF: tl.constexpr,
+):
+    """Codes (bytes if PACKED, else int32, one an element), scales and residual of ROWS blocks.
+
+    WIDTH is BLOCK rounded up to a power of two, 2^LOG; LARGEST the bits of the largest finite scale, as float64.
+    """
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, WIDTH)
+    where = row[:, None] * BLOCK + column[None, :]
+    mask = (column < BLOCK)[None, :] & (where < n)
+    v = source(x, g, beta_low, beta_high, gamma_low, gamma_high, where, mask, HAS_G)
+    size = tl.abs(v)
+    scale = tl.max(size, axis=1)
+    if L2:
+        scale = norms(v, scale, ROWS, WIDTH, LOG, LARGEST)
+    tl.store(scales + row, scale, mask=row * BLOCK < n)
+    levels = tl.full((ROWS, WIDTH), LEVELS, v.dtype)
+    divisor = tl.broadcast_to(tl.where(scale > 0, scale, 1.0)[:, None], (ROWS, WIDTH))
+    y = tl.minimum(divide(size, divisor) * levels, levels)
+    whole = tl.floor(y)
+    up = uniforms(k0, k1, where, v.dtype) < y - whole
+    q = whole.to(tl.int32) + up.to(tl.int32)
+    q = tl.where(v < 0, -q, q)
+    code = tl.where(mask, q + LEVELS, 0)
+    if not PACKED:
+        tl.store(codes + where, code, mask=mask)
+    elif BITS == 16:
+        tl.store(codes + where * 2, (code & 255).to(tl.uint8), mask=mask)
+        tl.store(codes + where * 2 + 1, (code >> 8).to(tl.uint8), mask=mask)
+    elif BITS == 8:
+        tl.store(codes + where, code.to(tl.uint8), mask=mask)
+    else:
+        SHARE: tl.constexpr = 8 // BITS
+        shifts = tl.arange(0, SHARE) * BITS
+        groups = tl.reshape(code, (ROWS, WIDTH // SHARE, SHARE))
+        byte = tl.sum(groups << shifts[None, None, :], axis=2)
+        group = tl.arange(0, WIDTH // SHARE)
+        place = row[:, None] * (BLOCK // SHARE) + group[None, :]
+        kept = (group < BLOCK // SHARE)[None, :] & (place * SHARE < n)
+        tl.store(codes + place, byte.to(tl.uint8), mask=kept)
+    if EF:
+        decoded = divide(q.to(v.dtype), levels) * scale[:, None]
+        tl.store(x + where, v - decoded, mask=mask)
+
+
+@triton.jit
+def pack_codes(codes, n, out, BITS: tl.constexpr, BYTES: tl.constexpr):
+    """Codes (int32) as a stream of bits; each byte collects its eight."""
+    byte = tl.program_id(0).to(tl.int64) * BYTES + tl.arange(0, BYTES)
+    bit = byte[:, None] * 8 + tl.arange(0, 8)[None, :]
+    place = bit // BITS
+    code = tl.load(codes + place, mask=place < n, other=0)
+    one = (code >> (bit % BITS).to(tl.int32)) & 1
+    value = tl.sum(one << tl.arange(0, 8)[None, :], axis=1)
+    tl.store(out + byte, value.to(tl.uint8), mask=byte * 8 < n * BITS)
+
+
+@triton.jit
+def read_codes(codes, where, n, BITS: tl.constexpr, SPAN: tl.constexpr):
+    """The codes of elements; SPAN is how many bytes one can touch."""
+    bit = where * BITS
+    byte = bit >> 3
+    mask = where < n
+    value = tl.load(codes + byte, mask=mask, other=0).to(tl.int32)
+    for further in tl.static_range(1, SPAN):
+        inside = mask & ((byte + further) * 8 < n * BITS)
+        value = value | (tl.load(codes + byte + further, mask=inside, other=0).to(tl.int32) << (8 * further))
+    return (value >> (bit & 7).to(tl.int32)) & ((1 << BITS) - 1)
+
+
+@triton.jit
+def block_check(
+    codes,
+    scales,
+    n,
+    blocks,
+    bad,
+    LEVELS: tl.constexpr,
+    BITS: tl.constexpr,
+    SPAN: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Set `bad` where a code or a scale is none that an encoder writes."""
+    where = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    code = read_codes(codes, where, n, BITS, SPAN)
+    # There are at most as many blocks as elements, so that the grid covers both.
+    scale = tl.load(scales + where, mask=where < blocks, other=0.0)
+    # A NaN is on no side of any number.
+    good = (code <= 2 * LEVELS) & (scale >= 0) & (scale < float("inf"))
+    some = tl.max(tl.where(good, 0, 1), axis=0)
+    tl.store(bad, some, mask=some > 0)
+
+
+@triton.jit
+def block_add(
+    out,
+    codes,
+    scales,
+    n,
+    BLOCK: tl.constexpr,
+    LEVELS: tl.constexpr,
+    BITS: tl.constexpr,
+    SPAN: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """out += q / levels * scale."""
+    where = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    mask = where < n
+    code = read_codes(codes, where, n, BITS, SPAN)
+    scale = tl.load(scales + where // BLOCK, mask=mask, other=0.0)
+    v = tl.load(out + where, mask=mask, other=0.0)
+    q = (code - LEVELS).to(v.dtype)
+    tl.store(out + where, v + divide(q, tl.full((TILE,), LEVELS, v.dtype)) * scale, mask=mask)

@@ -1,0 +1,91 @@
+"""Pieces that several kernels share: reading the source, the generator, exact division, the fixed tree."""
+
+# mypy: ignore-errors
+# Triton compiles this text itself; Python's types do not describe it.
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def real(low, high, dtype: tl.constexpr):
+    """A float64 from its halves, rounded to `dtype`."""
+    bits = (high.to(tl.int64) << 32) | (low.to(tl.int64) & 0xFFFFFFFF)
+    return bits.to(tl.float64, bitcast=True).to(dtype)
+
+
+@triton.jit
+def source(x, g, beta_low, beta_high, gamma_low, gamma_high, where, mask, HAS_G: tl.constexpr):
+    """What an encoder encodes: x, or beta * x + gamma * g; zero where masked."""
+    v = tl.load(x + where, mask=mask, other=0.0)
+    if HAS_G:
+        w = tl.load(g + where, mask=mask, other=0.0)
+        v = v * real(beta_low, beta_high, v.dtype) + w * real(gamma_low, gamma_high, v.dtype)
+    return v
+
+
+@triton.jit
+def mix(h):
+    h = h ^ (h >> 16)
+    h = h * 0x7FEB352D
+    h = h ^ (h >> 15)
+    h = h * 0x846CA68B
+    return h ^ (h >> 16)
+
+
+@triton.jit
+def draws(k0, k1, index):
+    """32 random bits for each element index (int64); k0 and k1 are the halves of the word, as int32."""
+    low = k0.to(tl.uint32, bitcast=True)
+    high = k1.to(tl.uint32, bitcast=True)
+    h = mix(index.to(tl.uint32) + low)
+    return mix(h ^ high ^ ((index >> 32).to(tl.uint32) * 0x9E3779B9))
+
+
+@triton.jit
+def uniforms(k0, k1, index, dtype: tl.constexpr):
+    """Uniform numbers in [0, 1): the upper 24 bits, which float32 holds exactly."""
+    return (draws(k0, k1, index) >> 8).to(tl.int32).to(dtype) * 5.9604644775390625e-08
+
+
+@triton.jit
+def divide(a, b):
+    """a / b, correctly rounded: `/` is that for float64 only."""
+    if a.dtype == tl.float64:
+        return a / b
+    else:
+        return tl.div_rn(a, b)
+
+
+@triton.jit
+def halve(y, ROWS: tl.constexpr, WIDTH: tl.constexpr, LOG: tl.constexpr):
+    """Sum of each row: the upper half is added to the lower until one is left (a sum of two has one order only)."""
+    for level in tl.static_range(LOG):
+        y = tl.sum(tl.reshape(y, (ROWS, 2, WIDTH >> (level + 1))), axis=1)
+    return tl.reshape(y, (ROWS,))
+
+
+@triton.jit
+def keys(v):
+    """The bits of |v| as integers, which sort as |v| does, NaN above all."""
+    if v.dtype == tl.float64:
+        return v.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
+    else:
+        return v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit(do_not_specialize=["beta_low", "beta_high", "gamma_low", "gamma_high"])
+def form(x, g, out, beta_low, beta_high, gamma_low, gamma_high, n, TILE: tl.constexpr):
+    """out = beta * x + gamma * g."""
+    where = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    mask = where < n
+    v = source(x, g, beta_low, beta_high, gamma_low, gamma_high, where, mask, True)
+    tl.store(out + where, v, mask=mask)
+
+
+@triton.jit(do_not_specialize=["k0", "k1", "begin_low", "begin_high"])
+def fill_uniforms(out, k0, k1, begin_low, begin_high, n, TILE: tl.constexpr):
+    """out = the uniform numbers of elements begin, begin + 1, …"""
+    where = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    begin = (begin_high.to(tl.int64) << 32) | (begin_low.to(tl.int64) & 0xFFFFFFFF)
+    tl.store(out + where, uniforms(k0, k1, where + begin, out.dtype.element_ty), mask=where < n)

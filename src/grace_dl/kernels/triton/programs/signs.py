@@ -1,0 +1,180 @@
+"""One bit an element; a set bit means negative."""
+
+# mypy: ignore-errors
+
+import triton
+import triton.language as tl
+
+from .common import draws, halve, source
+
+_COEFFICIENTS = ["beta_low", "beta_high", "gamma_low", "gamma_high"]
+
+
+@triton.jit
+def negatives(bits, where, mask):
+    """Whether each element's bit is set."""
+    byte = tl.load(bits + (where >> 3), mask=mask, other=0).to(tl.int32)
+    return ((byte >> (where & 7).to(tl.int32)) & 1) == 1
+
+
+@triton.jit
+def packed(negative):
+    """Rows of eight flags as bytes, the first in the lowest bit."""
+    return tl.sum(negative.to(tl.int32) << tl.arange(0, 8)[None, :], axis=1).to(tl.uint8)
+
+
+@triton.jit(do_not_specialize=[*_COEFFICIENTS, "k0", "k1"])
+def sign_encode(
+    x,
+    g,
+    beta_low,
+    beta_high,
+    gamma_low,
+    gamma_high,
+    k0,
+    k1,
+    n,
+    bits,
+    flag,
+    HAS_G: tl.constexpr,
+    KEEP: tl.constexpr,
+    BYTES: tl.constexpr,
+):
+    """Signs, random where zero; the flag (zero before) is set where anything is not zero."""
+    byte = tl.program_id(0).to(tl.int64) * BYTES + tl.arange(0, BYTES)
+    where = byte[:, None] * 8 + tl.arange(0, 8)[None, :]
+    mask = where < n
+    v = source(x, g, beta_low, beta_high, gamma_low, gamma_high, where, mask, HAS_G)
+    coin = (draws(k0, k1, where) >> 31) == 1
+    negative = ((v < 0) | ((v == 0) & coin)) & mask
+    tl.store(bits + byte, packed(negative), mask=byte * 8 < n)
+    some = tl.max(tl.max(((v != 0) & mask).to(tl.int32), axis=1), axis=0)
+    # Programs that store here store the same byte.
+    tl.store(flag, some.to(tl.uint8), mask=some > 0)
+    if KEEP and HAS_G:
+        tl.store(x + where, v, mask=mask)
+
+
+@triton.jit(do_not_specialize=_COEFFICIENTS)
+def two_encode(
+    x,
+    g,
+    beta_low,
+    beta_high,
+    gamma_low,
+    gamma_high,
+    n,
+    bits,
+    values,
+    SCALED: tl.constexpr,
+    HAS_G: tl.constexpr,
+    EF: tl.constexpr,
+    BYTES: tl.constexpr,
+):
+    """Signs; the residual against -scale and scale, or against the two means."""
+    byte = tl.program_id(0).to(tl.int64) * BYTES + tl.arange(0, BYTES)
+    where = byte[:, None] * 8 + tl.arange(0, 8)[None, :]
+    mask = where < n
+    v = source(x, g, beta_low, beta_high, gamma_low, gamma_high, where, mask, HAS_G)
+    negative = v < 0
+    tl.store(bits + byte, packed(negative), mask=byte * 8 < n)
+    if EF:
+        if SCALED:
+            high = tl.load(values)
+            low = -high
+        else:
+            low = tl.load(values)
+            high = tl.load(values + 1)
+        tl.store(x + where, v - tl.where(negative, low, high), mask=mask)
+
+
+@triton.jit
+def two_add(out, bits, values, n, SCALED: tl.constexpr, TILE: tl.constexpr):
+    """out += -scale or scale, or the low or high value."""
+    where = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    mask = where < n
+    negative = negatives(bits, where, mask)
+    if SCALED:
+        high = tl.load(values)
+        low = -high
+    else:
+        low = tl.load(values)
+        high = tl.load(values + 1)
+    v = tl.load(out + where, mask=mask)
+    tl.store(out + where, v + tl.where(negative, low, high), mask=mask)
+
+
+@triton.jit
+def sign_add(out, bits, n, TILE: tl.constexpr):
+    """out += 1 or -1."""
+    where = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    mask = where < n
+    negative = negatives(bits, where, mask)
+    v = tl.load(out + where, mask=mask)
+    tl.store(out + where, v + tl.where(negative, -1.0, 1.0).to(v.dtype), mask=mask)
+
+
+@triton.jit(do_not_specialize=["k0", "k1", "voters"])
+def sign_vote(out, ballots, voters, k0, k1, n, row, TILE: tl.constexpr):
+    """out = the sign most ballots (rows of `row` bytes) have, the word's where they tie."""
+    where = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    mask = where < n
+    votes = tl.zeros((TILE,), dtype=tl.int32)
+    for _ in range(voters):
+        votes += 1 - 2 * negatives(ballots, where, mask).to(tl.int32)
+        ballots += row
+    coin = (draws(k0, k1, where) >> 31) == 1
+    negative = (votes < 0) | ((votes == 0) & coin)
+    tl.store(out + where, tl.where(negative, -1.0, 1.0).to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=_COEFFICIENTS)
+def side_sums(
+    x,
+    g,
+    beta_low,
+    beta_high,
+    gamma_low,
+    gamma_high,
+    n,
+    sums,
+    counts,
+    SIDES: tl.constexpr,
+    SMALLER: tl.constexpr,
+    HAS_G: tl.constexpr,
+):
+    """Sums of blocks of 1024 in float64: of |v|, or of the negative (first row) and the other elements (second).
+
+    With SMALLER everything is first multiplied by 2^-64. `counts` receives how many are negative.
+    """
+    block = tl.program_id(0).to(tl.int64)
+    where = block * 1024 + tl.arange(0, 1024)
+    mask = where < n
+    v = source(x, g, beta_low, beta_high, gamma_low, gamma_high, where, mask, HAS_G)
+    negative = v < 0
+    if SIDES:
+        low = tl.where(negative, v, 0.0)
+        high = tl.where(negative, 0.0, v)
+        if SMALLER:
+            low = low * 5.421010862427522e-20
+            high = high * 5.421010862427522e-20
+        tl.store(sums + block + tl.arange(0, 1), halve(low.to(tl.float64), 1, 1024, 10))
+        upper = sums + tl.num_programs(0).to(tl.int64)
+        tl.store(upper + block + tl.arange(0, 1), halve(high.to(tl.float64), 1, 1024, 10))
+        tl.store(counts + block, tl.sum(negative.to(tl.int32), axis=0).to(tl.int64))
+    else:
+        size = tl.abs(v)
+        if SMALLER:
+            size = size * 5.421010862427522e-20
+        tl.store(sums + block + tl.arange(0, 1), halve(size.to(tl.float64), 1, 1024, 10))
+
+
+@triton.jit
+def row_sums(values, n, out):
+    """Sums of blocks of 1024 of each row of float64 numbers; the second axis of the grid counts rows."""
+    block = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(1).to(tl.int64)
+    where = block * 1024 + tl.arange(0, 1024)
+    y = tl.load(values + row * n + where, mask=where < n, other=0.0)
+    place = row * tl.num_programs(0) + block
+    tl.store(out + place + tl.arange(0, 1), halve(y, 1, 1024, 10))

@@ -1,0 +1,183 @@
+"""Triton: one bit an element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..check import checked_flag, checked_means, checked_scale, payload_part
+from ..reference import signs as reference
+from ..reference.bits import packed_bytes
+from .launch import TILE, beside, halves, run, serves, source, tiles
+from .programs import signs as programs
+
+__all__ = [
+    "onebit_add",
+    "onebit_encode",
+    "scaled_sign_add",
+    "scaled_sign_encode",
+    "sign_add",
+    "sign_encode",
+    "sign_vote",
+]
+
+BYTES = 128
+"""Bytes of signs a program packs."""
+
+
+def sign_encode(
+    x: Tensor,
+    g: Tensor | None,
+    beta: float,
+    gamma: float,
+    keep: bool,
+    word: int,
+    bits: Tensor,
+    flag: Tensor,
+) -> None:
+    """The sign of v; an element that is zero takes a random one. flag = 0 says that all are zero."""
+    if not serves(x):
+        return reference.sign_encode(x, g, beta, gamma, keep, word, bits, flag)
+    n = x.numel()
+    payload_part(bits, torch.uint8, packed_bytes(n, 1))
+    payload_part(flag, torch.uint8, 1)
+    beside(x, bits, flag)
+    flag.zero_()
+    arguments = (*source(x, g, beta, gamma), *halves(word), n, bits, flag)
+    constants = {"HAS_G": g is not None, "KEEP": keep, "BYTES": BYTES}
+    run(programs.sign_encode, tiles(bits.numel(), BYTES), x, *arguments, **constants)
+
+
+def sign_add(out: Tensor, bits: Tensor, flag: Tensor) -> None:
+    """out += 1 or -1; nothing where the flag says zero."""
+    if not serves(out):
+        return reference.sign_add(out, bits, flag)
+    n = out.numel()
+    payload_part(bits, torch.uint8, packed_bytes(n, 1))
+    beside(out, bits)
+    if checked_flag(flag):
+        run(programs.sign_add, tiles(n), out, out, bits, n, TILE=TILE)
+
+
+def sign_vote(out: Tensor, ballots: Sequence[Tensor], word: int) -> None:
+    """out = the sign most ballots have; a tie takes a random sign, the same for everyone who shares `word`."""
+    if not serves(out) or not ballots:
+        return reference.sign_vote(out, ballots, word)
+    n = out.numel()
+    for bits in ballots:
+        payload_part(bits, torch.uint8, packed_bytes(n, 1))
+    beside(out, *ballots)
+    together = torch.stack(list(ballots))
+    arguments = (together, len(ballots), *halves(word), n, together.shape[1])
+    run(programs.sign_vote, tiles(n), out, out, *arguments, TILE=TILE)
+
+
+def _totals(
+    x: Tensor, arguments: tuple[object, ...], sides: bool, has_g: bool, smaller: bool
+) -> tuple[Tensor, Tensor]:
+    """Sums over the fixed tree, of v or of v * 2^-64, and how many elements of each block are negative."""
+    n = x.numel()
+    blocks, rows = tiles(n, 1024), 2 if sides else 1
+    counts = torch.empty(blocks, dtype=torch.int64, device=x.device)
+    sums = torch.empty(rows, blocks, dtype=torch.float64, device=x.device)
+    constants = {"SIDES": sides, "SMALLER": smaller, "HAS_G": has_g}
+    run(programs.side_sums, blocks, x, *arguments, n, sums, counts, **constants)
+    while (width := sums.shape[1]) > 1:
+        above = torch.empty(rows, tiles(width, 1024), dtype=torch.float64, device=x.device)
+        run(programs.row_sums, (above.shape[1], rows), x, sums, width, above)
+        sums = above
+    return sums.view(-1), counts
+
+
+def _means(x: Tensor, arguments: tuple[object, ...], sides: bool, has_g: bool) -> Tensor:
+    """The mean of |v|, or the means of the negative and of the other elements, in the dtype of `x`."""
+    n = x.numel()
+    totals, negative = _totals(x, arguments, sides, has_g, False)
+    # Counts are a tensor on the device: by a number from the host, torch divides by way of the reciprocal there.
+    counts = torch.full_like(totals, n)
+    if sides:
+        below = negative.sum()
+        counts = torch.stack([below, n - below]).clamp(min=1).to(torch.float64)
+    means = totals / counts
+    # No sum of float32 numbers leaves float64, and asking costs a wait for the device.
+    if x.dtype is torch.float64 and not bool(torch.isfinite(totals).all()):
+        smaller, _ = _totals(x, arguments, sides, has_g, True)
+        means = torch.where(torch.isfinite(totals), means, smaller / counts * 2.0**64)
+    return means.to(x.dtype)
+
+
+def scaled_sign_encode(
+    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, bits: Tensor, scale: Tensor
+) -> None:
+    """Signs, and the mean of abs(v) (Karimireddy et al. 2019, algorithm 1)."""
+    if not serves(x):
+        return reference.scaled_sign_encode(x, g, beta, gamma, ef, bits, scale)
+    n = x.numel()
+    payload_part(bits, torch.uint8, packed_bytes(n, 1))
+    payload_part(scale, x.dtype, 1)
+    beside(x, bits, scale)
+    arguments = source(x, g, beta, gamma)
+    scale.copy_(_means(x, arguments, False, g is not None))
+    _two_encode(x, arguments, g is not None, ef, bits, scale, True)
+
+
+def onebit_encode(
+    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, bits: Tensor, means: Tensor
+) -> None:
+    """Signs, and the means of the negative and of the other elements (Seide et al. 2014, section 3.2)."""
+    if not serves(x):
+        return reference.onebit_encode(x, g, beta, gamma, ef, bits, means)
+    n = x.numel()
+    payload_part(bits, torch.uint8, packed_bytes(n, 1))
+    payload_part(means, x.dtype, 2)
+    beside(x, bits, means)
+    arguments = source(x, g, beta, gamma)
+    means.copy_(_means(x, arguments, True, g is not None))
+    _two_encode(x, arguments, g is not None, ef, bits, means, False)
+
+
+def _two_encode(
+    x: Tensor,
+    arguments: tuple[object, ...],
+    has_g: bool,
+    ef: bool,
+    bits: Tensor,
+    values: Tensor,
+    scaled: bool,
+) -> None:
+    constants = {"SCALED": scaled, "HAS_G": has_g, "EF": ef, "BYTES": BYTES}
+    run(
+        programs.two_encode,
+        tiles(bits.numel(), BYTES),
+        x,
+        *arguments,
+        x.numel(),
+        bits,
+        values,
+        **constants,
+    )
+
+
+def _two_add(out: Tensor, bits: Tensor, values: Tensor, scaled: bool) -> None:
+    n = out.numel()
+    payload_part(bits, torch.uint8, packed_bytes(n, 1))
+    beside(out, bits, values)
+    run(programs.two_add, tiles(n), out, out, bits, values, n, SCALED=scaled, TILE=TILE)
+
+
+def scaled_sign_add(out: Tensor, bits: Tensor, scale: Tensor) -> None:
+    """out += scale or -scale."""
+    if not serves(out):
+        return reference.scaled_sign_add(out, bits, scale)
+    checked_scale(scale, out.dtype)
+    _two_add(out, bits, scale, True)
+
+
+def onebit_add(out: Tensor, bits: Tensor, means: Tensor) -> None:
+    """out += the mean that each bit stands for."""
+    if not serves(out):
+        return reference.onebit_add(out, bits, means)
+    checked_means(means, out.dtype)
+    _two_add(out, bits, means, False)

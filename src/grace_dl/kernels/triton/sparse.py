@@ -1,0 +1,158 @@
+"""Triton: selecting elements by magnitude, random-k, and adding elements back.
+
+Indices are coded and decoded by the reference, which works on the few elements that were selected.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..check import broken, payload_part
+from ..reference import sparse as reference
+from ..reference.indices import decode_indices, encode_indices, index_bytes
+from .basic import axpby_
+from .launch import TILE, beside, halves, run, scalars, serves, source, tiles
+from .programs import sparse as programs
+
+__all__ = ["randomk_add", "randomk_encode", "sparse_add", "threshold_encode", "topk_encode"]
+
+_KEYS = {torch.float32: torch.int32, torch.float64: torch.int64}
+
+
+def _before(counts: Tensor) -> Tensor:
+    """Sums of what precedes each entry."""
+    return counts.cumsum(0) - counts
+
+
+def _select(
+    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, least: Tensor, k: int | None
+) -> tuple[Tensor, Tensor]:
+    """Sorted indices and values of the magnitudes above `least`; with `k`, also of the first equal ones, up to k.
+
+    Under `ef`, x holds v afterwards. Without `k` the number found is read back from the device.
+    """
+    n = x.numel()
+    count = tiles(n)
+    above = torch.empty(count, dtype=torch.int64, device=x.device)
+    ties = torch.empty_like(above)
+    formed = {"HAS_G": g is not None, "EF": ef, "TILE": TILE}
+    run(programs.select_count, count, x, *source(x, g, beta, gamma), n, least, above, ties, **formed)
+    found = above.sum()
+    size = int(found) if k is None else k
+    allowed = torch.zeros_like(found) if k is None else k - found
+    index = torch.empty(size, dtype=torch.int64, device=x.device)
+    values = torch.empty(size, dtype=x.dtype, device=x.device)
+    if ef:
+        g = None  # x is v by now
+    arguments = (n, least, _before(above), _before(ties), allowed, index, values)
+    run(
+        programs.select_write,
+        count,
+        x,
+        *source(x, g, beta, gamma),
+        *arguments,
+        HAS_G=g is not None,
+        TILE=TILE,
+    )
+    return index, values
+
+
+def _emit(x: Tensor, ef: bool, chosen: Tensor, sent: Tensor, k: int, values: Tensor, index: Tensor) -> None:
+    """Write values and coded indices; under `ef` take what is sent out of x, which holds v."""
+    reference.narrow_values(sent, values)
+    encode_indices(chosen, x.numel(), k, index)
+    if ef:
+        _scatter(x, chosen, values, -1.0)
+
+
+def _scatter(out: Tensor, index: Tensor, values: Tensor, alpha: float) -> None:
+    k = index.numel()
+    if k:
+        arguments = (index, values.to(out.dtype), *scalars(alpha), k)
+        run(programs.scatter_add, tiles(k), out, out, *arguments, TILE=TILE)
+
+
+def topk_encode(
+    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, k: int, values: Tensor, index: Tensor
+) -> None:
+    """The `k` largest magnitudes; of equal ones the lowest indices."""
+    n = x.numel()
+    if not serves(x) or not 0 < k <= n:
+        return reference.topk_encode(x, g, beta, gamma, ef, k, values, index)
+    payload_part(values, values.dtype, k)
+    payload_part(index, torch.uint8, index_bytes(n, k))
+    beside(x, values, index)
+    found = torch.empty(n, dtype=_KEYS[x.dtype], device=x.device)
+    formed = {"HAS_G": g is not None, "EF": ef, "TILE": TILE}
+    run(programs.form_keys, tiles(n), x, *source(x, g, beta, gamma), n, found, **formed)
+    if ef:
+        g = None  # x is v by now
+    least = torch.topk(found, k, sorted=False).values.min()
+    del found
+    chosen, sent = _select(x, g, beta, gamma, ef, least, k)
+    _emit(x, ef, chosen, sent, k, values, index)
+
+
+def threshold_encode(
+    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, threshold: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """All elements with |v| >= threshold, as values of `dtype` and coded indices; maybe none."""
+    if not serves(x):
+        return reference.threshold_encode(x, g, beta, gamma, ef, threshold, dtype)
+    # At least the threshold is above the magnitude just below it.
+    least = reference.magnitudes(torch.tensor(threshold, dtype=x.dtype)).sub_(1).to(x.device)
+    chosen, sent = _select(x, g, beta, gamma, ef, least, None)
+    k = chosen.numel()
+    values = torch.empty(k, dtype=dtype, device=x.device)
+    index = torch.empty(index_bytes(x.numel(), k), dtype=torch.uint8, device=x.device)
+    _emit(x, ef, chosen, sent, k, values, index)
+    return values, index
+
+
+def sparse_add(
+    out: Tensor, values: Tensor, index: Tensor, alpha: float = 1.0, count: int | None = None
+) -> None:
+    """`out += alpha * decoded`; every index is checked before the first element is touched."""
+    if not serves(out):
+        return reference.sparse_add(out, values, index, alpha, count)
+    count = values.numel() if count is None else count
+    beside(out, values, index)
+    chosen = decode_indices(index, out.numel(), values.numel(), count)
+    if bool((values[count:] != 0).any()):
+        raise broken(f"values behind the {count} announced ones are not zero")
+    _scatter(out, chosen, values[:count], alpha)
+
+
+def randomk_encode(
+    x: Tensor,
+    g: Tensor | None,
+    beta: float,
+    gamma: float,
+    ef: bool,
+    word: int,
+    scaled: bool,
+    values: Tensor,
+) -> None:
+    """The values at the drawn indices, times their stratum's size where `scaled`."""
+    k = values.numel()
+    if not serves(x) or values.dtype is not x.dtype or not 0 < k <= x.numel():
+        return reference.randomk_encode(x, g, beta, gamma, ef, word, scaled, values)
+    beside(x, values)
+    n = x.numel()
+    if ef and g is not None:
+        # Every element changes, not only the drawn ones.
+        axpby_(x, g, beta, gamma)
+        g = None
+    arguments = (*source(x, g, beta, gamma), *halves(word), n, k, values)
+    constants = {"SCALED": scaled, "HAS_G": g is not None, "EF": ef, "TILE": TILE}
+    run(programs.randomk_encode, tiles(k), x, *arguments, **constants)
+
+
+def randomk_add(out: Tensor, values: Tensor, word: int, alpha: float = 1.0) -> None:
+    """`out += alpha * values` at the drawn indices."""
+    n, k = out.numel(), values.numel()
+    if not serves(out) or values.dtype is not out.dtype or not 0 < k <= n:
+        return reference.randomk_add(out, values, word, alpha)
+    beside(out, values)
+    run(programs.randomk_add, tiles(k), out, out, values, *halves(word), *scalars(alpha), n, k, TILE=TILE)
