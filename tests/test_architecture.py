@@ -11,7 +11,7 @@ import grace_dl
 
 PACKAGE = Path(grace_dl.__file__).parent
 
-BASE = {"errors", "key", "registry"}
+BASE = {"errors", "key", "registry", "settings"}
 ALLOWED = {
     # A kernel knows only flat buffers.
     "kernels": {"errors"},
@@ -24,6 +24,7 @@ ALLOWED = {
     "data": {"errors"},
     "workers": {"errors"},
     "errors": set(),
+    "settings": {"errors"},
     "key": set(),
 }
 """What each part may import of the others. Parts not named are front doors and may import anything below them."""

@@ -18,6 +18,7 @@ from ..kernels.reference.indices import index_bytes
 from ..kernels.reference.sparse import Sampling
 from ..key import Key
 from ..registry import register
+from ..settings import flag, number
 from .base import Context, Payload, Spec
 from .sparse import SparseCodec, check_parts, check_ratio, kept
 
@@ -62,6 +63,9 @@ class DgcCompressor(SparseCodec):
     ) -> None:
         super().__init__()
         self.compress_ratio = check_ratio(compress_ratio)
+        number("sample_ratio", sample_ratio, "the share of elements looked at, in (0, 1]")
+        number("compress_lower_bound", compress_lower_bound, "at most 1, as 0.8 is")
+        number("compress_upper_bound", compress_upper_bound, "at least 1, as 1.3 is")
         if not 0 < sample_ratio <= 1:
             raise ConfigError(
                 f"sample_ratio={sample_ratio!r} must lie in (0, 1]: the share of elements looked at."
@@ -71,23 +75,23 @@ class DgcCompressor(SparseCodec):
                 f"compress_lower_bound={compress_lower_bound!r} and compress_upper_bound={compress_upper_bound!r} must "
                 "enclose 1, as 0.8 and 1.3 do: they bound the number of hits as a multiple of k."
             )
-        for name, number in (
+        for name, value in (
             ("max_adaptation_iters", max_adaptation_iters),
             ("warmup_epochs", warmup_epochs),
             ("warmup_steps", warmup_steps),
         ):
-            if not isinstance(number, int) or number < 0:
-                raise ConfigError(f"{name}={number!r} must be a whole number, 0 or more.")
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ConfigError(f"{name}={value!r} must be a whole number, 0 or more.")
         self.sample_ratio = float(sample_ratio)
-        self.strided_sample = bool(strided_sample)
+        self.strided_sample = flag("strided_sample", strided_sample)
         self.compress_upper_bound = float(compress_upper_bound)
         self.compress_lower_bound = float(compress_lower_bound)
         self.max_adaptation_iters = max_adaptation_iters
-        self.resample = bool(resample)
-        self.fp16_values = bool(fp16_values)
-        self.int32_indices = bool(int32_indices)
+        self.resample = flag("resample", resample)
+        self.fp16_values = flag("fp16_values", fp16_values)
+        self.int32_indices = flag("int32_indices", int32_indices)
         self.warmup_epochs = warmup_epochs
-        self.warmup_coeff = list(warmup_coeff) if isinstance(warmup_coeff, Sequence) else warmup_coeff
+        self.warmup_coeff = list(warmup_coeff) if isinstance(warmup_coeff, (list, tuple)) else warmup_coeff
         self.warmup_steps = warmup_steps
         self._stages = self._warmup()
         self._ratio = self.compress_ratio
@@ -111,6 +115,7 @@ class DgcCompressor(SparseCodec):
             first = max(WARMUP, self.compress_ratio)
             factor = (self.compress_ratio / first) ** (1 / self.warmup_epochs)
         else:
+            number("warmup_coeff", coeff, "the factor of the ratio from stage to stage, or a list of ratios")
             if not 0 < coeff < 1:
                 raise ConfigError(
                     f"warmup_coeff={coeff!r} must lie in (0, 1): the ratio is multiplied by it at every stage. A list "

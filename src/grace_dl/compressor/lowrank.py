@@ -17,6 +17,7 @@ from torch import Tensor
 from .. import kernels
 from ..errors import ConfigError, PayloadError
 from ..key import Key
+from ..settings import number
 from .base import Compressor, Context, Payload, work_dtype, working
 
 DEFAULT_RANK = 4
@@ -40,6 +41,7 @@ class LowRankCompressor(Compressor):
         self.start_iter = count(
             "start_iter", start_iter, 0, "the first step that is compressed; 0 compresses all"
         )
+        number("min_compression_rate", min_compression_rate, "how many times smaller the factors must be")
         if not 0 < min_compression_rate < math.inf:
             raise ConfigError(
                 f"min_compression_rate={min_compression_rate!r} must be a positive, finite number: how many times "

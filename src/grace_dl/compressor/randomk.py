@@ -9,6 +9,7 @@ from .. import kernels
 from ..errors import UnsupportedError
 from ..key import Key
 from ..registry import register
+from ..settings import flag
 from .base import Context, Payload, Spec
 from .sparse import SparseCodec, check_parts, check_ratio, kept
 
@@ -32,7 +33,7 @@ class RandomKCompressor(SparseCodec):
     def __init__(self, compress_ratio: float = 0.3, scaled: bool | None = None) -> None:
         super().__init__()
         self.compress_ratio = check_ratio(compress_ratio)
-        self.scaled = scaled
+        self.scaled = None if scaled is None else flag("scaled", scaled)
 
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:
         return ((dtype, kept(self.compress_ratio, numel)),)

@@ -92,7 +92,7 @@ def kept(ratio: float, numel: int) -> int:
 
 def check_value_dtype(name: str | None) -> str | None:
     """The dtype values travel in; None is that of the gradient."""
-    if name is not None and name not in VALUE_DTYPES:
+    if name is not None and not (isinstance(name, str) and name in VALUE_DTYPES):
         raise ConfigError(
             f"value_dtype={name!r} is unknown; choose one of {', '.join(VALUE_DTYPES)}, or None for the gradient's own."
         )

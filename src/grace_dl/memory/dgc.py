@@ -13,6 +13,7 @@ from .. import kernels
 from ..compressor.base import Compressor, Payload
 from ..errors import ConfigError
 from ..key import Key
+from ..settings import flag, number
 from .base import Memory, Pending
 
 
@@ -43,6 +44,9 @@ class DgcMemory(Memory):
         gradient_clipping: float | Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__()
+        number("momentum", momentum, "the share of the last step's momentum that is kept, in [0, 1)")
+        if gradient_clipping is not None and not callable(gradient_clipping):
+            number("gradient_clipping", gradient_clipping, "the largest norm of a parameter's gradient, or a function")
         if not 0 <= momentum < 1:
             raise ConfigError(
                 f"momentum={momentum!r} must lie in [0, 1); 0.9 is usual, 0 is plain accumulation."
@@ -53,8 +57,8 @@ class DgcMemory(Memory):
                 "gradient, or None."
             )
         self.momentum = float(momentum)
-        self.nesterov = bool(nesterov)
-        self.momentum_masking = bool(momentum_masking)
+        self.nesterov = flag("nesterov", nesterov)
+        self.momentum_masking = flag("momentum_masking", momentum_masking)
         self.gradient_clipping = gradient_clipping
         self.workers = 1
 

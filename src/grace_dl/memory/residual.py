@@ -7,6 +7,7 @@ from torch import Tensor
 from ..compressor.base import Compressor, Payload
 from ..errors import ConfigError
 from ..key import Key
+from ..settings import number
 from .base import Memory, Pending
 
 
@@ -21,6 +22,7 @@ class ResidualMemory(Memory):
     def __init__(self, beta: float = 1.0, gamma: float = 1.0) -> None:
         super().__init__()
         for label, value in (("beta", beta), ("gamma", gamma)):
+            number(label, value, "1 is plain error feedback")
             if not 0 < value < float("inf"):
                 raise ConfigError(
                     f"{label}={value!r} must be a positive, finite number; 1 is plain error feedback."
