@@ -88,11 +88,12 @@ void bind_dense(nb::module_& m) {
         });
     });
 
-    m.def("u8bit_encode", [](FROM, address values, address middle, address codes, address scale, int threads) {
+    m.def("u8bit_encode", [](FROM, address values, address middle, address starts, address codes, address scale,
+                             int threads) {
         typed(wide, [=](auto zero) {
             using T = decltype(zero);
-            GRACE_CALL(u8bit_encode, GIVEN.as<T>(), at<const T>(values), at<const T>(middle), at<u8>(codes), at<T>(scale),
-                       threads);
+            GRACE_CALL(u8bit_encode, GIVEN.as<T>(), at<const T>(values), at<const T>(middle), at<const u8>(starts),
+                       at<u8>(codes), at<T>(scale), threads);
         });
     });
     m.def("u8bit_add", [](bool wide, address out, size_t n, address values, address codes, double scale, int threads) {

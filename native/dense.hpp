@@ -27,8 +27,8 @@ using u64 = std::uint64_t;
                   u8* codes, T* scales, int threads)                                                                  \
     GRACE_DECLARE(bool, block_add, T* out, const u8* codes, const T* scales, std::size_t n, std::size_t block,        \
                   int levels, int bits, int threads)                                                                  \
-    GRACE_DECLARE(void, u8bit_encode, const Source<T>& s, const T* values, const T* middle, u8* codes, T* scale,      \
-                  int threads)                                                                                        \
+    GRACE_DECLARE(void, u8bit_encode, const Source<T>& s, const T* values, const T* middle, const u8* starts,         \
+                  u8* codes, T* scale, int threads)                                                                   \
     GRACE_DECLARE(void, u8bit_add, T* out, const u8* codes, T scale, const T* values, std::size_t n, int threads)     \
     GRACE_DECLARE(void, natural_encode, const Source<T>& s, u64 word, u8* codes, std::int32_t* base, int threads)     \
     GRACE_DECLARE(void, natural_add, T* out, const u8* codes, int base, std::size_t n, int threads)                   \

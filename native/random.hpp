@@ -30,7 +30,9 @@ static inline void draws(std::uint64_t word, std::uint64_t begin, std::size_t n,
         std::uint64_t room = (std::uint64_t(1) << 32) - (begin & 0xffffffffu);
         std::size_t m = room < n ? std::size_t(room) : n;
         std::uint32_t high = k1 ^ (std::uint32_t(begin >> 32) * 0x9E3779B9u), low = std::uint32_t(begin) + k0;
-        for (std::size_t j = 0; j < m; ++j) out[j] = mix(mix(low + std::uint32_t(j)) ^ high);
+        // A 32-bit counter: a 64-bit one would be narrowed in every vector. Pieces keep it from wrapping.
+        m = m < (1u << 30) ? m : (1u << 30);
+        for (std::uint32_t j = 0; j < std::uint32_t(m); ++j) out[j] = mix(mix(low + j) ^ high);
         out += m, begin += m, n -= m;
     }
 }

@@ -67,8 +67,16 @@ static inline To cast_bits(From from) {
 template <class T>
 static inline T max_abs(const T* v, std::size_t n) {
     using B = typename Bits<T>::type;
-    B top = 0;
-    for (std::size_t i = 0; i < n; ++i) {
+    constexpr std::size_t lanes = 128 / sizeof(T);  // several vectors, so that maxima do not wait for each other
+    B tops[lanes] = {}, top = 0;
+    std::size_t i = 0;
+    for (; i + lanes <= n; i += lanes)
+        for (std::size_t k = 0; k < lanes; ++k) {
+            B bits = cast_bits<B>(v[i + k]) & Bits<T>::magnitude;
+            tops[k] = bits > tops[k] ? bits : tops[k];
+        }
+    for (std::size_t k = 0; k < lanes; ++k) top = tops[k] > top ? tops[k] : top;
+    for (; i < n; ++i) {
         B bits = cast_bits<B>(v[i]) & Bits<T>::magnitude;
         top = bits > top ? bits : top;
     }

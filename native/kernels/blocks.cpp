@@ -56,6 +56,12 @@ inline void quantise(const T* __restrict v, const u32* __restrict random, std::s
     }
 }
 
+template <class T>
+inline void residual(const T* __restrict v, const i32* __restrict q, std::size_t n, T scale, T levels,
+                     T* __restrict x) {
+    for (std::size_t i = 0; i < n; ++i) x[i] = v[i] - (T(q[i]) / levels) * scale;
+}
+
 inline void pack4(const i32* __restrict q, std::size_t n, i32 levels, u8* __restrict out) {
     u8 code[tile];
     for (std::size_t i = 0; i < n; ++i) code[i] = u8(q[i] + levels);
@@ -67,26 +73,30 @@ template <class T>
 void block_encode_(const Source<T>& s, std::size_t block, int levels, int bits, bool l2, u64 word, u8* codes, T* scales,
                    int threads) {
     const bool bytes = bits == 8, nibbles = bits == 4 && block % 2 == 0;
+    // Several small blocks are loaded and drawn for at once.
+    const std::size_t strip = block < tile ? tile / block * block : block;
     parallel(s.n, piece(block, bits), threads, [=, &s](std::size_t begin, std::size_t end) {
         alignas(64) T small[tile];
         alignas(64) u32 random[tile];
         alignas(64) i32 q[tile];
-        T* buffer = block <= tile ? small : reinterpret_cast<T*>(scratch(block * sizeof(T) / 8 + 1, 2));
+        T* buffer = strip <= tile ? small : reinterpret_cast<T*>(scratch(strip * sizeof(T) / 8 + 1, 2));
         BitWriter writer(codes + begin * std::size_t(bits) / 8, bits);
-        for (std::size_t i = begin; i < end; i += block) {
-            std::size_t m = end - i < block ? end - i : block;
+        for (std::size_t i = begin; i < end; i += strip) {
+            const std::size_t m = end - i < strip ? end - i : strip;
             const T* v = load(s, i, m, buffer);
-            const T top = max_abs(v, m), scale = l2 ? euclidean(v, m, block, top) : top;
-            const T divisor = scale > T(0) ? scale : T(1);
-            scales[i / block] = scale;
+            for (std::size_t b = 0; b < m; b += block) {
+                const std::size_t k = m - b < block ? m - b : block;
+                const T top = max_abs(v + b, k);
+                scales[(i + b) / block] = l2 ? euclidean(v + b, k, block, top) : top;
+            }
             for (std::size_t t = 0; t < m; t += tile) {
-                std::size_t k = m - t < tile ? m - t : tile;
+                const std::size_t k = m - t < tile ? m - t : tile;
                 draws(word, i + t, k, random);
-                quantise(v + t, random, k, divisor, T(levels), q);
-                if (s.ef) {
-                    T* __restrict x = s.x + i + t;
-                    const T* __restrict w = buffer + t;
-                    for (std::size_t j = 0; j < k; ++j) x[j] = w[j] - (T(q[j]) / T(levels)) * scale;
+                for (std::size_t b = 0; b < k; b += block) {
+                    const std::size_t w = k - b < block ? k - b : block;
+                    const T scale = scales[(i + t + b) / block];
+                    quantise(v + t + b, random + b, w, scale > T(0) ? scale : T(1), T(levels), q + b);
+                    if (s.ef) residual(buffer + t + b, q + b, w, scale, T(levels), s.x + i + t + b);
                 }
                 if (bytes) {
                     u8* __restrict c = codes + i + t;

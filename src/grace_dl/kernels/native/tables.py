@@ -15,11 +15,25 @@ from .pointer import address, native_dtype, part_address, source, threads
 __all__ = ["natural_add", "natural_encode", "u8bit_add", "u8bit_encode"]
 
 
+LOWEST, FINENESS = -21, 6
+"""The search begins at a table over numbers from 2**LOWEST to 1, cut by exponent and so many bits of mantissa."""
+
+
 @functools.cache
-def _tree(dtype: torch.dtype) -> tuple[int, int, Tensor, Tensor]:
-    """Addresses of the tree's magnitudes and of the middles between them, and the tensors that own them."""
+def _tree(dtype: torch.dtype) -> tuple[tuple[int, int, int], tuple[Tensor, ...]]:
+    """Addresses of magnitudes, middles and starts of the search, and the tensors that own them.
+
+    starts[c] is how many middles lie below cell c; no cell holds two, so that one comparison finishes the search.
+    """
     values, middle = reference.tree(dtype, torch.device("cpu"))
-    return values.data_ptr(), middle.data_ptr(), values, middle
+    cells = torch.arange(-LOWEST * 2**FINENESS + 1)
+    edges = torch.ldexp(1 + (cells % 2**FINENESS) / 2**FINENESS, cells // 2**FINENESS + LOWEST)
+    starts = torch.searchsorted(middle, edges.to(dtype))
+    assert starts[0] == 0
+    assert int(starts.diff().max()) <= 1
+    middle = torch.cat([middle, middle.new_tensor([float("inf")])])
+    owners = (values, middle, starts.to(torch.uint8))
+    return (values.data_ptr(), middle.data_ptr(), owners[2].data_ptr()), owners
 
 
 def u8bit_encode(
@@ -30,8 +44,7 @@ def u8bit_encode(
         return reference.u8bit_encode(x, g, beta, gamma, ef, codes, scale)
     n = x.numel()
     code, top = part_address(codes, torch.uint8, n), part_address(scale, x.dtype, 1)
-    values, middle, *_ = _tree(x.dtype)
-    _native.u8bit_encode(wide, *source(x, g, n), n, beta, gamma, ef, values, middle, code, top, threads())
+    _native.u8bit_encode(wide, *source(x, g, n), n, beta, gamma, ef, *_tree(x.dtype)[0], code, top, threads())
 
 
 def u8bit_add(out: Tensor, codes: Tensor, scale: Tensor) -> None:
@@ -42,7 +55,7 @@ def u8bit_add(out: Tensor, codes: Tensor, scale: Tensor) -> None:
     code = part_address(codes, torch.uint8, n)
     where = address(out, out.dtype, n)
     top = checked_scale(scale, out.dtype)
-    _native.u8bit_add(wide, where, n, _tree(out.dtype)[0], code, top, threads())
+    _native.u8bit_add(wide, where, n, _tree(out.dtype)[0][0], code, top, threads())
 
 
 def natural_encode(
