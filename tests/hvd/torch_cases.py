@@ -61,16 +61,14 @@ def collectives() -> dict:
     for handle in handles:
         handle.wait()
     assert all(x.tolist() == [SIZE * float(i)] * 4 for i, x in enumerate(tensors))
-    # Sums of halves are rounded once, correctly.
-    g = torch.Generator().manual_seed(3)
-    parts = torch.randn(SIZE, 1000, generator=g)
-    for dtype in (torch.float16, torch.bfloat16):
-        x = parts[RANK].to(dtype)
-        t.allreduce(x).wait()
-        total = torch.zeros(1000)
-        for r in range(SIZE):
-            total += parts[r].to(dtype).float()
-        assert torch.equal(x, total.to(dtype)), dtype
+    # bfloat16 travels as bytes; its sum is taken in float32 and rounded once.
+    parts = torch.randn(SIZE, 1000, generator=torch.Generator().manual_seed(3)).bfloat16()
+    x = parts[RANK].clone()
+    t.allreduce(x).wait()
+    total = torch.zeros(1000)
+    for part in parts:
+        total += part.float()
+    assert torch.equal(x, total.bfloat16())
     t.agree("the same")
     try:
         t.agree(f"rank {RANK}")

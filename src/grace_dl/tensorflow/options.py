@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -59,6 +60,11 @@ def reducer(grace: Any, given: dict[str, Any]) -> TensorReducer:
     for option, reason in _REASONS.items():
         if options[option] != DEFAULTS[option]:
             raise ConfigError(f"{option}={options[option]!r} cannot be combined with grace: {reason}. Leave it out.")
+    if os.environ.get("HOROVOD_ELASTIC") == "1":
+        raise ConfigError(
+            "elastic TensorFlow jobs cannot be combined with grace: the exchange has connections of its own, which "
+            "Horovod's TensorFlow half does not renew. Elastic PyTorch jobs can."
+        )
     passes = options["backward_passes_per_step"]
     if passes < 1:
         raise ConfigError(f"backward_passes_per_step={passes} must be 1 or more.")

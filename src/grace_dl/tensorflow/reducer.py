@@ -186,7 +186,7 @@ def _fits(communicator: Communicator, process_set: Any) -> bool:
     """Whether the communicator works on this process set already, as from the second tape of a loop on."""
     transport: Any = communicator._transport
     current = getattr(transport, "process_set", None)
-    return current is not None and current.process_set_id == process_set.process_set_id and not transport.stale
+    return current is not None and current.ranks == process_set.ranks and not transport.stale
 
 
 def name_of(variable: Any, place: int) -> str:

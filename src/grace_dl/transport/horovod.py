@@ -25,7 +25,7 @@ TIMEOUT = 1800.0
 """Seconds a collective may take, unless `GRACE_TIMEOUT` says otherwise: the default of torch.distributed as well."""
 
 _ROTATION = 4
-_SUMMED = (torch.int32, torch.int64, torch.float32, torch.float64)
+_SUMMED = (torch.int32, torch.int64, torch.float16, torch.float32, torch.float64)
 
 
 class _Session:
@@ -118,17 +118,17 @@ class HorovodTransport(Transport):
             raise ConfigError("Horovod is not initialised in this process; call hvd.init() first.")
         self.process_set = hvd.global_process_set if process_set is None else process_set
         set_id = self.process_set.process_set_id
-        if set_id is None:
+        if set_id is None or not self.process_set.ranks:
             raise ConfigError(
                 f"{self.process_set} is not registered; give it to hvd.init(process_sets=...) or hvd.add_process_set()."
             )
-        rank = self.process_set.rank() if self.process_set.included() else None
-        if rank is None or rank < 0:
+        if hvd.rank() not in self.process_set.ranks:
             raise LayoutError(
                 f"rank {hvd.rank()} is not a member of {self.process_set}; call it only on the set's own ranks."
             )
-        self.rank = int(rank)
-        self.size = int(self.process_set.size())
+        # Not asked of the set itself: that may answer for TensorFlow's half of Horovod, which numbers sets by itself.
+        self.rank = self.process_set.ranks.index(hvd.rank())
+        self.size = len(self.process_set.ranks)
         self.timeout = float(os.environ.get("GRACE_TIMEOUT", TIMEOUT)) if timeout is None else timeout
         self._table = mpi_ops._handle_map
         # Objects are made in the same order on the ranks of a set, so that a count per set names them.
@@ -154,11 +154,11 @@ class HorovodTransport(Transport):
         return self._sum_by_slices(tensor, channel)
 
     def _sum_by_slices(self, tensor: Tensor, channel: int) -> Handle:
-        """Sums for dtypes that Horovod does not add, or not with correct rounding, at the bytes of a ring all-reduce.
+        """Sums for dtypes that Horovod does not add, as bytes, and no more of them than in a ring all-reduce.
 
-        Every rank gets its slice of all, adds in order of rank, in float32 where that is wider, and rounds once.
+        Every rank gets its slice of all, adds in order of rank, bfloat16 in float32, rounds once, and gathers.
         """
-        wide = torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
+        wide = torch.float32 if tensor.dtype == torch.bfloat16 else tensor.dtype
         slot = -(-tensor.numel() // self.size)
         sent = torch.zeros(self.size * slot, dtype=tensor.dtype, device=tensor.device)
         sent[: tensor.numel()] = tensor.reshape(-1)
