@@ -77,6 +77,16 @@ def test_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not list(Path("/run/netns").glob(f"grace-{os.getpid()}-*"))
 
 
+@pytest.mark.skipif(able() is not None, reason=f"hosts with links of a rate cannot be made here: {able()}")
+def test_reported_bytes_are_those_on_the_wire(tmp_path: Path) -> None:
+    out = tmp_path / "traffic.json"
+    assert main(["bench", "traffic", "--quick", "--workers", "2,3", "--out", str(out)]) == 0
+    for record in results.load(out)["records"]:
+        # Interfaces count protocol headers too, and acknowledgements of what comes in.
+        overhead = 0.03 * record["payload_bytes"] * record["workers"] + 2000 * record["workers"]
+        assert 0 <= record["measured_bytes"] - record["leaving_bytes"] < overhead, record
+
+
 def test_rates() -> None:
     assert check_rate("1gbit") == 1e9
     with pytest.raises(ConfigError, match="100mbit"):

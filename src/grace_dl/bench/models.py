@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,7 @@ class Convolutional(nn.Module):
         super().__init__()
         widths = (3, 64, 128, 256, 512)
         blocks: list[nn.Module] = []
-        for before, after in zip(widths, widths[1:]):
+        for before, after in itertools.pairwise(widths):
             blocks += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
             blocks += [nn.MaxPool2d(2)]
         blocks += [

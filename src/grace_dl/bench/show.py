@@ -91,6 +91,25 @@ def step_table(records: Sequence[dict[str, Any]], title: str) -> Table:
     return table
 
 
+def traffic_table(records: Sequence[dict[str, Any]]) -> Table:
+    """Bytes a rank sends for one exchange: reported, and counted on its network interface."""
+    title = f"{records[0]['numel']:,} float32, per rank and step"
+    table = Table(title=title, title_justify="left")
+    for name in (
+        "method, communicator",
+        "hosts",
+        "payload MB",
+        "leaving MB",
+        "on the wire MB",
+        "leaving ÷ payload",
+    ):
+        table.add_column(name, justify="left" if name.startswith("method") else "right")
+    for r in sorted(records, key=lambda r: (r["label"], r["workers"])):
+        sizes = [f"{r[k] / 1e6:.3f}" for k in ("payload_bytes", "leaving_bytes", "measured_bytes")]
+        table.add_row(r["label"], str(r["workers"]), *sizes, f"{r['leaving_bytes'] / r['payload_bytes']:.2f}")
+    return table
+
+
 def link_picture(header: dict[str, Any], records: Sequence[dict[str, Any]], path: Path) -> None:
     """Step time over that of a silent step against link rate, one panel a number of hosts."""
     import matplotlib

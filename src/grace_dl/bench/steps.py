@@ -1,4 +1,4 @@
-"""`grace bench step` and `grace bench link`: which steps are measured where, kept and shown."""
+"""`grace bench step`, `link` and `traffic`: what is measured where, kept and shown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.progress import Progress
 from ..errors import ConfigError, GraceError
 from ..registry import method, methods, unknown
 from ..workers import run_workers
-from . import hosts, show
+from . import hosts, show, traffic
 from .models import MODELS
 from .results import Results
 from .step import BASELINES, METHODS, Candidate, worker
@@ -48,9 +48,7 @@ def measure_links(arguments: argparse.Namespace) -> int:
     for rate in rates:
         hosts.check_rate(rate)
     _check(model, arguments.rounds, worlds)
-    reason = hosts.able()
-    if reason:
-        raise GraceError(f"links of a given rate cannot be made: {reason}. `grace bench step` needs none.")
+    _check_able()
     console = Console()
     results = Results(arguments.out, "link", {"model": model, "rounds": arguments.rounds}, arguments.fresh)
     todo = candidates(arguments.methods)
@@ -63,6 +61,35 @@ def measure_links(arguments: argparse.Namespace) -> int:
     show.link_picture(results.header, list(results.records.values()), picture)
     console.print(f"Picture: {picture.resolve()}", soft_wrap=True)
     return 0
+
+
+def measure_traffic(arguments: argparse.Namespace) -> int:
+    """One exchange in several ways between every number of hosts."""
+    numel = 100_000 if arguments.quick else arguments.numel
+    worlds = _numbers(arguments.workers)
+    if numel < 1 or min(worlds) < 1:
+        raise ConfigError("--numel and --workers must be positive.")
+    _check_able()
+    console = Console()
+    results = Results(arguments.out, "traffic", {"numel": numel}, arguments.fresh)
+    for world in worlds:
+        if f"{world}/{traffic.CASES[-1][0]}" in results:
+            continue
+        with hosts.Hosts(world, "unlimited") as place, console.status(f"{world} hosts"):
+            for record in run_workers(traffic.worker, world, numel, 5, place=place.place())[0]:
+                results.add(f"{world}/{record['label']}", record)
+    console.print(show.heading(results.header))
+    console.print(show.traffic_table(list(results.records.values())))
+    console.print(f"Figures: {arguments.out.resolve()}", soft_wrap=True)
+    return 0
+
+
+def _check_able() -> None:
+    reason = hosts.able()
+    if reason:
+        raise GraceError(
+            f"hosts with links of their own cannot be made: {reason}. `grace bench step` needs none."
+        )
 
 
 def _measure(

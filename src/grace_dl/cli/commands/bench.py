@@ -32,12 +32,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     link.add_argument("--rate", default="100mbit,1gbit,10gbit,unlimited", help="link rates, by commas")
     link.add_argument("--workers", default="2", help="numbers of hosts, by commas (default 2)")
+    traffic = parts.add_parser(
+        "traffic",
+        help="bytes that leave a rank, read from its network interface",
+        description=_traffic.__doc__,
+    )
+    traffic.add_argument("--workers", default="2,4,8", help="numbers of hosts, by commas (default 2,4,8)")
+    traffic.add_argument(
+        "--numel", type=int, default=4_000_000, help="elements exchanged (default 4 million)"
+    )
     for part in (step, link):
         part.add_argument(
             "--methods", nargs="+", metavar="NAME", help="these methods, with their defaults; or all"
         )
         part.add_argument("--rounds", type=int, default=15, help="steps measured, at most (default 15)")
-    for part in (kernels, step, link):
+    for part in (kernels, step, link, traffic):
         part.add_argument("--out", type=Path, help="result file (default runs/bench/<what>.json)")
         part.add_argument("--fresh", action="store_true", help="measure everything anew")
         part.add_argument("--quick", action="store_true", help="small and short, to see that it works")
@@ -45,7 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     arguments.out = arguments.out or Path("runs/bench") / f"{arguments.what}.json"
-    return {"kernels": _kernels, "step": _step, "link": _link}[arguments.what](arguments)
+    commands = {"kernels": _kernels, "step": _step, "link": _link, "traffic": _traffic}
+    return commands[arguments.what](arguments)
 
 
 def _kernels(arguments: argparse.Namespace) -> int:
@@ -112,3 +122,11 @@ def _link(arguments: argparse.Namespace) -> int:
     from ...bench.steps import measure_links
 
     return measure_links(arguments)
+
+
+def _traffic(arguments: argparse.Namespace) -> int:
+    """Count the bytes that leave each rank on the network interface of its own host, beside those reported (needs
+    root, as `link` does)."""
+    from ...bench.steps import measure_traffic
+
+    return measure_traffic(arguments)
