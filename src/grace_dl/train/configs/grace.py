@@ -1,0 +1,6 @@
+"""Any method by name: --configs.train.compression.compressor powersgd --configs.train.compression.rank 4"""
+
+from grace_dl.train import Config, configs
+from grace_dl.train.exchange import grace
+
+configs.train.compression = Config(grace, compressor="none")

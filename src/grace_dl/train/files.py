@@ -1,0 +1,88 @@
+"""Config files: finding them, and running them one after another on the tree."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from ..errors import ConfigError
+from .config import Config
+
+PACKAGE = Path(__file__).parent
+"""Its folder `configs` is searched after the current directory, so that the shipped files work from anywhere."""
+
+
+def locate(name: str) -> Path:
+    """The file that a name on the command line means: relative to the current directory, or shipped."""
+    given = Path(name)
+    for candidate in (given, PACKAGE / given, PACKAGE / "configs" / given):
+        if candidate.is_file():
+            return candidate.absolute()
+    shipped = sorted(str(path.relative_to(PACKAGE)) for path in (PACKAGE / "configs").rglob("*.py"))
+    shipped = [path for path in shipped if not path.endswith("__init__.py")]
+    near = get_close_matches(name, shipped, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ConfigError(f"no config file {name!r}: {hint}Shipped: {', '.join(shipped)}.")
+
+
+def chain(path: Path) -> list[Path]:
+    """A file after the `__init__.py` of each folder of its tree, from the top down."""
+    found = [path]
+    folder = path.parent
+    while (folder / "__init__.py").is_file() and _is_configs(folder):
+        if folder / "__init__.py" != path:
+            found.insert(0, folder / "__init__.py")
+        if folder.name == "configs":
+            break
+        folder = folder.parent
+    return found
+
+
+def _is_configs(folder: Path) -> bool:
+    """Whether a folder belongs to a tree of config files: it is named `configs`, or lies below one that is."""
+    while (folder / "__init__.py").is_file():
+        if folder.name == "configs":
+            return True
+        folder = folder.parent
+    return False
+
+
+def load(names: Sequence[str], tree: Config) -> list[Path]:
+    """Run config files, in order, on a fresh tree; returns the files, shared ones included."""
+    tree.clear()
+    done: list[Path] = []
+    for name in names:
+        for path in chain(locate(name)):
+            if path not in done:
+                _run(path)
+                done.append(path)
+    return done
+
+
+def _run(path: Path) -> None:
+    code = compile(path.read_text(), str(path), "exec")
+    try:
+        exec(code, {"__name__": f"config:{path.stem}", "__file__": str(path)})
+    except Exception as error:
+        lines = [
+            frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)
+        ]
+        said = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{path}, line {lines[-1] if lines else '?'}: {said}") from error
+
+
+def label(names: Sequence[str]) -> str:
+    """The name of a run, from the names of its config files.
+
+    >>> label(["configs/cifar/resnet20.py", "configs/dgc/wm5.py", "configs/dgc/fp16.py"])
+    'cifar.resnet20+dgc.wm5+dgc.fp16'
+    """
+    found = []
+    for name in names:
+        parts = list(Path(name).with_suffix("").parts)
+        if "configs" in parts:
+            parts = parts[parts.index("configs") + 1 :]
+        found.append(".".join(part for part in parts if part not in ("/", "..", ".")))
+    return "+".join(found)

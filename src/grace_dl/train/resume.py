@@ -1,0 +1,84 @@
+"""Going on where a run stopped: the newest step of which every rank has a readable checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch.distributed as dist
+
+from ..errors import ConfigError
+from .checkpoint import Checkpoints
+from .world import World
+
+FREE = (
+    *(
+        "train.num_epochs",
+        "train.num_steps",
+        "train.scheduler",
+        "train.log_every",
+        "train.evaluate_every",
+        "train.metric",
+    ),
+    *("train.save_every_steps", "train.keep", "train.tensorboard", "train.save_path", "data", "device"),
+)
+"""Settings that may differ from those a run began with."""
+
+
+def newest(checkpoints: Checkpoints, world: World) -> dict[str, Any] | None:
+    """The state to go on from, the same step on every rank; None where there is none.
+
+    Ranks that were killed may be a checkpoint apart, and a file may be damaged: then an older step is taken by all.
+    """
+    for step in sorted(set.intersection(*map(set, _all(checkpoints.steps()))), reverse=True):
+        state = checkpoints.load(checkpoints.path(step))
+        if all(_all(state is not None)):
+            return state
+    return None
+
+
+def best(checkpoints: Checkpoints, world: World) -> dict[str, Any] | None:
+    """The state of the best evaluation, else the newest."""
+    state = checkpoints.load(checkpoints.best) if checkpoints.best.exists() else None
+    if all(_all(state is not None)) and len(set(_all(state and state["step"]))) == 1:
+        return state
+    return newest(checkpoints, world)
+
+
+def _all(value: Any) -> list[Any]:
+    if not dist.is_initialized():
+        return [value]
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found
+
+
+def check_config(saved: str, present: Mapping[str, Any], folder: object) -> None:
+    """Refuse to go on with settings that make it another run."""
+    before, now = flatten(json.loads(saved)), flatten(present)
+    changed = [
+        f"{key}: {before.get(key)!r} then, {now.get(key)!r} now"
+        for key in sorted({*before, *now})
+        if before.get(key) != now.get(key) and not any(f"{key}.".startswith(f"{free}.") for free in FREE)
+    ]
+    if changed:
+        raise ConfigError(
+            f"{folder} holds a run with other settings ({'; '.join(changed)}); give this one a --suffix of its own, or delete "
+            "that folder."
+        )
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A tree of settings as one level, by path.
+
+    >>> flatten({"a": {"b": 1}, "c": 2})
+    {'a.b': 1, 'c': 2}
+    """
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            found.update(flatten(value, f"{prefix}{key}."))
+        else:
+            found[f"{prefix}{key}"] = value
+    return found

@@ -1,0 +1,174 @@
+"""Which rank this process is, whatever launched it, and how the ranks find each other.
+
+torchrun says so in RANK and WORLD_SIZE, `mpirun` in OMPI_* or PMI_*, `horovodrun` in HOROVOD_*; without any of them the
+process is alone. Below is always torch.distributed (Gloo, or NCCL on GPUs), so none of the launchers' libraries is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError, PeerError
+
+TIMEOUT = timedelta(minutes=30)
+
+_LAUNCHERS = {
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    "horovodrun": ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    "mpirun": (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    "mpiexec": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+}
+"""Variables that hold rank, number of ranks, rank on this machine and ranks on this machine."""
+
+_JOBS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
+"""Variables that tell one launch on a machine from another."""
+
+_HEADS = ("OMPI_MCA_orte_hnp_uri", "OMPI_MCA_prte_hnp_uri")
+"""Variables in which Open MPI tells where mpirun itself runs."""
+
+
+@dataclass(frozen=True)
+class World:
+    """The place of this process among all."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    launcher: str = "none"
+
+    @property
+    def one_machine(self) -> bool:
+        return self.local_size == self.size
+
+
+def find(environment: Mapping[str, str] | None = None) -> World:
+    """The place that the launcher's variables give.
+
+    >>> find({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
+    World(rank=1, size=2, local_rank=1, local_size=2, launcher='mpirun')
+    """
+    env = os.environ if environment is None else environment
+    for launcher, (rank, size, local_rank, local_size) in _LAUNCHERS.items():
+        if rank not in env or size not in env:
+            continue
+        mine, all_ = _whole(env, rank), _whole(env, size)
+        if not 0 <= mine < all_:
+            raise ConfigError(f"{rank}={mine} and {size}={all_} contradict each other; set both, or neither.")
+        here = _whole(env, local_size) if env.get(local_size, "").isdigit() else all_
+        local = _whole(env, local_rank) if local_rank in env else mine % here
+        return World(mine, all_, local, here, launcher)
+    return World()
+
+
+def _whole(env: Mapping[str, str], name: str) -> int:
+    try:
+        return int(env[name])
+    except ValueError:
+        raise ConfigError(f"{name}={env[name]!r} in the environment is no whole number.") from None
+
+
+def join(world: World, backend: str) -> bool:
+    """Start torch.distributed among the ranks; False where there is nothing to start."""
+    import torch.distributed as dist
+
+    if dist.is_initialized() or world.launcher == "none":
+        return False
+    if world.one_machine and backend == "gloo":
+        for name in ("lo", "lo0"):
+            if name in [interface for _, interface in socket.if_nameindex()]:
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+    if os.environ.get("MASTER_ADDR"):
+        os.environ.setdefault("MASTER_PORT", "29500")
+        dist.init_process_group(
+            backend, init_method="env://", rank=world.rank, world_size=world.size, timeout=TIMEOUT
+        )
+    else:
+        dist.init_process_group(
+            backend, store=_store(world), rank=world.rank, world_size=world.size, timeout=TIMEOUT
+        )
+    return True
+
+
+def _store(world: World) -> Any:
+    """A store that all ranks reach, where the launcher names no address."""
+    from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
+
+    if "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ:
+        host, port = _through_horovod(world)
+        return TCPStore(host, port, world.size, is_master=world.rank == 0, timeout=TIMEOUT)
+    if world.one_machine:
+        return FileStore(str(meeting_place()), world.size)
+    head = _head_node()
+    if head is None:
+        raise ConfigError(
+            f"{world.size} ranks on several machines, and nothing says where rank 0 runs; give its address to all, for "
+            "example mpirun -x MASTER_ADDR=server0 -x MASTER_PORT=29500 ..."
+        )
+    port = 20000 + int.from_bytes(hashlib.sha256(_job().encode()).digest()[:2], "little") % 30000
+    return TCPStore(head, port, world.size, is_master=world.rank == 0, timeout=TIMEOUT)
+
+
+def _job() -> str:
+    for name in _JOBS:
+        if os.environ.get(name):
+            return f"{name}={os.environ[name]}"
+    return f"parent={os.getppid()}"
+
+
+def meeting_place() -> Path:
+    """The file through which the ranks of one launch on one machine find each other."""
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    # The parent is the launcher's daemon, which all ranks of this machine share: job numbers may come again.
+    label = hashlib.sha256(f"{_job()}/{os.getppid()}".encode()).hexdigest()[:24]
+    return Path(tempfile.gettempdir()) / f"grace-{user}-{label}"
+
+
+def _head_node() -> str | None:
+    """The machine where mpirun was called, which begins with rank 0 unless told otherwise."""
+    for name in _HEADS:
+        for part in os.environ.get(name, "").split(";"):
+            if part.startswith("tcp"):
+                return part.split("//", 1)[1].split(":")[0].split(",")[0]
+    return None
+
+
+def _through_horovod(world: World) -> tuple[str, int]:
+    """Rank 0's address, by the key-value server that horovodrun keeps for its own ranks."""
+    server = (
+        f"http://{os.environ['HOROVOD_GLOO_RENDEZVOUS_ADDR']}:{os.environ['HOROVOD_GLOO_RENDEZVOUS_PORT']}"
+    )
+    key = f"{server}/grace/rank0"
+    if world.rank == 0:
+        host = "127.0.0.1" if world.one_machine else os.environ.get("HOROVOD_HOSTNAME", socket.gethostname())
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            port = probe.getsockname()[1]
+        request = urllib.request.Request(key, data=f"{host} {port}".encode(), method="PUT")
+        urllib.request.urlopen(request, timeout=30).close()
+        return host, port
+    deadline = time.monotonic() + TIMEOUT.total_seconds()
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(key, timeout=30) as response:
+                host, port_text = response.read().decode().split()
+                return host, int(port_text)
+        except urllib.error.HTTPError:  # rank 0 has not said it yet
+            time.sleep(0.05)
+    raise PeerError(f"rank 0 did not tell its address at {server}; look at its log.")
