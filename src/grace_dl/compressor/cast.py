@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import kernels
+from ..kernels.check import payload_part
 from ..key import Key
 from .base import Context, Payload, Spec
 from .fused import FusedCodec
@@ -58,4 +59,5 @@ class CastCompressor(FusedCodec):
         tensor.sub_(payload[0].view_as(tensor).to(tensor.dtype), alpha=self.workers)
 
     def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
+        payload_part(payload[0], self.kind, out.numel())
         kernels.of(out).cast_add(out, payload[0])

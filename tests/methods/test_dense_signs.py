@@ -1,0 +1,147 @@
+"""Votes, and the memories of Signum and EF-signSGD."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from grace_dl.compressor.efsignsgd import EFSignSGDCompressor
+from grace_dl.compressor.signsgd import SignSGDCompressor
+from grace_dl.compressor.signum import SignumCompressor
+from grace_dl.errors import ConfigError, PayloadError
+from grace_dl.key import Key
+from grace_dl.memory.efsignsgd import EFSignSGDMemory
+from grace_dl.memory.signum import SignumMemory
+
+
+@pytest.fixture(autouse=True, params=["native", "reference"])
+def kernels(request, monkeypatch):
+    if request.param == "native":
+        pytest.importorskip("grace_dl._native", reason="the compiled kernels are not installed")
+    monkeypatch.setenv("GRACE_KERNELS", request.param)
+
+
+def vote(tensors, me=0):
+    compressor = SignSGDCompressor()
+    encoded = [compressor.encode(x, Key("w", step=5, rank=rank)) for rank, x in enumerate(tensors)]
+    out = torch.full_like(tensors[0], 99.0)
+    compressor.combine_(out, [payload for payload, _ in encoded], encoded[me][1])
+    return out
+
+
+def test_majority():
+    tensors = [
+        torch.tensor([1.0, -1.0, 1e-30, -2.0]),
+        torch.tensor([3.0, 1.0, -1.0, -2.0]),
+        torch.tensor([-1.0, -1.0, 2.0, 5.0]),
+    ]
+    assert vote(tensors).tolist() == [1.0, -1.0, 1.0, -1.0]
+
+
+@pytest.mark.parametrize("workers", [2, 4, 6])
+def test_ties_fall_the_same_way_everywhere(workers):
+    x = torch.randn(4000, generator=torch.Generator().manual_seed(1))
+    tensors = [x if rank % 2 else -x for rank in range(workers)]
+    results = [vote(tensors, me) for me in range(workers)]
+    assert all(torch.equal(result, results[0]) for result in results)
+    assert set(results[0].tolist()) == {-1.0, 1.0}
+    assert abs(float(results[0].mean())) < 0.1
+    assert abs(float((results[0] * x.sign()).mean())) < 0.1
+
+
+def test_a_zero_tensor_does_not_vote():
+    x = torch.tensor([1.0, -1.0, 2.0])
+    assert torch.equal(vote([torch.zeros(3), x, torch.zeros(3)]), x.sign())
+    assert torch.equal(vote([torch.zeros(3), torch.zeros(3)]), torch.zeros(3))
+
+
+def test_single_zeros_take_a_random_sign():
+    x = torch.zeros(4000)
+    x[0] = 1.0
+    compressor = SignSGDCompressor()
+    payload, ctx = compressor.encode(x, Key("w"))
+    y = compressor.decompress(payload, ctx)
+    assert y[0] == 1
+    assert set(y.tolist()) == {-1.0, 1.0}
+    assert abs(float(y.mean())) < 0.1
+
+
+def test_a_broken_flag_is_refused():
+    compressor = SignSGDCompressor()
+    payload, ctx = compressor.encode(torch.randn(9), Key("w"))
+    payload[1].fill_(7)
+    with pytest.raises(PayloadError, match="7"):
+        compressor.combine_(torch.zeros(9), [payload], ctx)
+    with pytest.raises(PayloadError, match="7"):
+        compressor.accumulate_(torch.zeros(9), payload, ctx)
+
+
+def test_signum_sends_the_momentum():
+    memory, compressor = SignumMemory(0.8), SignumCompressor(0.8)
+    m = torch.zeros(1000, dtype=torch.float64)
+    for step in range(4):
+        g = torch.randn(1000, generator=torch.Generator().manual_seed(step))
+        pending = memory.begin(g, Key("w", step=step), compressor)
+        memory.commit(pending)
+        m = 0.8 * m + 0.2 * g
+        assert torch.allclose(memory.state["w"]["m"].double(), m, atol=1e-6)
+        clear = m.abs() > 1e-5
+        assert torch.equal(
+            compressor.decompress(pending.payload, pending.ctx)[clear], m.sign().float()[clear]
+        )
+
+
+def test_signum_undoes_a_step():
+    memory, compressor = SignumMemory(), SignumCompressor()
+    g = torch.randn(500)
+    memory.commit(memory.begin(g, Key("w"), compressor))
+    before = memory.state["w"]["m"].clone()
+    memory.abort(memory.begin(torch.randn(500), Key("w", step=1), compressor))
+    assert torch.allclose(memory.state["w"]["m"], before, atol=1e-6)
+
+
+@pytest.mark.parametrize("momentum", [0, 1, -0.5, float("nan"), "0.9"])
+def test_bad_momentum(momentum):
+    for kind in (SignumCompressor, SignumMemory):
+        with pytest.raises(ConfigError, match="momentum="):
+            kind(momentum)
+
+
+def test_efsign_first_step_is_the_scaled_sign():
+    """The result is in units of the gradient, whatever lr: not 1/lr times too large."""
+    for lr in (0.1, 1.0, 0.003):
+        memory, compressor = EFSignSGDMemory(lr), EFSignSGDCompressor(lr)
+        g = torch.randn(1000)
+        pending = memory.begin(g, Key("w"), compressor)
+        out = torch.empty(1000)
+        compressor.combine_(out, [pending.payload, pending.payload], pending.ctx)
+        assert torch.allclose(out, g.abs().mean() * g.sign(), rtol=1e-4)
+
+
+def test_efsign_feeds_back_what_was_not_sent():
+    memory, compressor = EFSignSGDMemory(0.1), EFSignSGDCompressor(0.1)
+    given, got = torch.zeros(300, dtype=torch.float64), torch.zeros(300, dtype=torch.float64)
+    for step in range(20):
+        g = torch.randn(300, dtype=torch.float64)
+        pending = memory.begin(g, Key("w", step=step), compressor)
+        memory.commit(pending)
+        out = torch.empty(300, dtype=torch.float64)
+        compressor.combine_(out, [pending.payload], pending.ctx)
+        given += g
+        got += out
+    assert torch.allclose(given, got + memory.residual("w"), atol=1e-12)
+
+
+def test_efsign_undoes_a_step():
+    memory, compressor = EFSignSGDMemory(), EFSignSGDCompressor()
+    memory.commit(memory.begin(torch.randn(500), Key("w"), compressor))
+    before = memory.state["w"]["e"].clone()
+    memory.abort(memory.begin(torch.randn(500), Key("w", step=1), compressor))
+    assert torch.allclose(memory.state["w"]["e"], before, atol=1e-6)
+
+
+@pytest.mark.parametrize("lr", [0, -1, float("inf"), "0.1"])
+def test_bad_rate(lr):
+    for kind in (EFSignSGDCompressor, EFSignSGDMemory):
+        with pytest.raises(ConfigError, match="lr="):
+            kind(lr)
