@@ -164,11 +164,8 @@ def orthonormalise(factors: Sequence[Tensor]) -> list[Tensor]:
     the fastest of what was measured (Cholesky QR in float64, Gram-Schmidt twice) at every size that matters. The
     results are views (r, n) transposed, so that `.t()` is contiguous.
     """
-    groups: dict[Any, list[int]] = {}
-    for place, factor in enumerate(factors):
-        groups.setdefault((factor.shape, factor.dtype, factor.device), []).append(place)
     result: list[Tensor] = list(factors)
-    for places in groups.values():
+    for places in alike(factors):
         # stack also gives fresh, aligned memory: vendor libraries may round differently with the alignment.
         basis, _ = torch.linalg.qr(torch.stack([factors[place] for place in places]))
         for place, columns in zip(places, basis.mT.contiguous()):
@@ -191,15 +188,25 @@ def restarted(factors: Sequence[Tensor], keys: Sequence[Key], stream: str) -> li
     Scaling keeps M Q from over- and underflowing (a warm Q is as large as M). A row becomes zero when a gradient
     was zero or of lower rank; it would stay zero for ever.
     """
-    if not factors:
-        return []
-    scales = [factor.abs().amax(dim=1, keepdim=True) for factor in factors]
-    whole = torch.stack([scale.amin() for scale in scales]).ne(0).tolist()
-    result = []
-    for factor, scale, key, fine in zip(factors, scales, keys, whole):
-        if fine:
-            result.append(factor / scale)
-        else:
-            fresh = starting_factor(key, f"{stream} anew", factor.shape[0], factor.shape[1], factor)
-            result.append(torch.where(scale == 0, fresh, factor / scale))
+    result: list[Tensor] = list(factors)
+    for places in alike(factors):
+        batch = torch.stack([factors[place] for place in places])
+        scales = batch.abs().amax(dim=2, keepdim=True)
+        zero = scales == 0
+        batch.div_(scales)
+        if zero.any():
+            rank, length = batch.shape[1:]
+            for place, factor, empty in zip(places, batch, zero):
+                fresh = starting_factor(keys[place], f"{stream} anew", rank, length, factor)
+                factor.copy_(torch.where(empty, fresh, factor))
+        for place, factor in zip(places, batch):
+            result[place] = factor
     return result
+
+
+def alike(factors: Sequence[Tensor]) -> list[list[int]]:
+    """The places of factors that can be computed with in one batch."""
+    groups: dict[Any, list[int]] = {}
+    for place, factor in enumerate(factors):
+        groups.setdefault((factor.shape, factor.dtype, factor.device), []).append(place)
+    return list(groups.values())

@@ -134,4 +134,4 @@ class LowRankMemory(Memory):
 
 def finite(factors: Sequence[Tensor]) -> list[bool]:
     """For each averaged factor, whether all of it is finite: products overflow sooner than the gradient."""
-    return torch.stack([torch.linalg.vector_norm(f, ord=torch.inf) for f in factors]).isfinite().tolist()
+    return [bool(kernels.of(factor).all_finite(factor)) for factor in factors]
