@@ -17,6 +17,7 @@ using std::int64_t;
 enum Fault { fine = 0, spare_bits = 1, wrong_count = 2, not_rising = 3, wrong_padding = 4, stray_values = 5 };
 
 constexpr size_t words_a_piece = 2048;
+constexpr size_t ahead = 64;
 
 inline Room& room(int slot) {
     static thread_local Room rooms[3];
@@ -98,9 +99,9 @@ int decode(const IndexLayout& layout, const uint8_t* index, size_t count, int64_
     return faults & 1 ? not_rising : faults ? wrong_padding : fine;
 }
 
-// act(index, rank) for every coded index, after all were checked.
-template <class Act>
-int apply(uint64_t d, uint64_t k, uint64_t count, const uint8_t* index, int threads, Act act) {
+// act(index, rank) for every coded index, after all were checked; it writes out[index].
+template <class T, class Act>
+int apply(T* out, uint64_t d, uint64_t k, uint64_t count, const uint8_t* index, int threads, Act act) {
     const IndexLayout layout(d, k);
     if (k == 0) return fine;
     if (k < 16384) threads = 1;
@@ -113,7 +114,13 @@ int apply(uint64_t d, uint64_t k, uint64_t count, const uint8_t* index, int thre
         const size_t piece = 8192;
         each((size_t(count) + piece - 1) / piece, threads, [&](size_t p) {
             const size_t end = (p + 1) * piece < count ? (p + 1) * piece : size_t(count);
-            for (size_t r = p * piece; r < end; ++r) act(size_t(indices[r]), r);
+            size_t r = p * piece;
+            // Every access misses the cache; asking early keeps many of them under way.
+            for (; r + ahead < end; ++r) {
+                __builtin_prefetch(out + indices[r + ahead], 1);
+                act(size_t(indices[r]), r);
+            }
+            for (; r < end; ++r) act(size_t(indices[r]), r);
         });
     }
     return fine;
@@ -125,9 +132,9 @@ int sparse_add_(T* out, uint64_t d, const Values& values, uint64_t k, uint64_t c
     if (!values.zero(size_t(count), size_t(k))) return stray_values;
     if (values.kind == (sizeof(T) == 4 ? Kind::float32 : Kind::float64)) {
         const T* sent = static_cast<const T*>(values.data);
-        return apply(d, k, count, index, threads, [=](size_t i, size_t rank) { out[i] += sent[rank] * alpha; });
+        return apply(out, d, k, count, index, threads, [=](size_t i, size_t rank) { out[i] += sent[rank] * alpha; });
     }
-    return apply(d, k, count, index, threads, [=](size_t i, size_t rank) { out[i] += values.get<T>(rank) * alpha; });
+    return apply(out, d, k, count, index, threads, [=](size_t i, size_t rank) { out[i] += values.get<T>(rank) * alpha; });
 }
 
 // act(i, stratum size, rank) for the drawn index of every stratum.
@@ -214,7 +221,7 @@ double square_sum_(const T* x, size_t n, int threads) {
         return sparse_add_(out, d, Values{values, kind}, k, count, index, alpha, threads);                            \
     }                                                                                                                 \
     int sparse_zero(T* out, uint64_t d, uint64_t k, uint64_t count, const uint8_t* index, int threads) {              \
-        return apply(d, k, count, index, threads, [=](size_t i, size_t) { out[i] = T(0); });                          \
+        return apply(out, d, k, count, index, threads, [=](size_t i, size_t) { out[i] = T(0); });                          \
     }                                                                                                                 \
     void randomk_encode(const Source<T>& s, uint64_t word, bool scaled, T* values, uint64_t k, int threads) {         \
         randomk_encode_(s, word, scaled, values, k, threads);                                                         \
@@ -240,7 +247,18 @@ void encode_indices(const int64_t* indices, uint64_t count, uint64_t d, uint64_t
 }
 
 int decode_indices(const uint8_t* index, uint64_t d, uint64_t k, uint64_t count, int64_t* out, int threads) {
-    return apply(d, k, count, index, threads, [=](size_t i, size_t rank) { out[rank] = int64_t(i); });
+    const IndexLayout layout(d, k);
+    if (k == 0) return fine;
+    if (k < 16384) threads = 1;
+    Pieces pieces(layout, index);
+    int64_t* indices = layout.bitmap ? nullptr : room(1).get<int64_t>(size_t(k));
+    if (int fault = decode(layout, index, size_t(count), indices, pieces, threads)) return fault;
+    if (indices)
+        std::memcpy(out, indices, size_t(count) * sizeof *out);
+    else
+        for (size_t p = 0; p < pieces.count; ++p)
+            pieces.visit(p, [&](size_t i, size_t rank) { out[rank] = int64_t(i); });
+    return fine;
 }
 
 }  // namespace GRACE_ISA

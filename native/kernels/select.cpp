@@ -1,9 +1,10 @@
 // Exact selection of the largest magnitudes: top-k, threshold, DGC.
 //
-// For small k a sample gives a threshold that a little more than k elements reach. One pass forms v, writes it where the
-// residual belongs and collects those elements; the exact choice is made among them. Where the sample misleads,
-// or k is large, the k-th magnitude is found digit by digit from histograms instead. Either way the result
-// is the same: exactly the k largest, equal magnitudes by lowest index.
+// A sample brackets the k-th magnitude. One pass forms v, writes it where the residual belongs, and collects the elements
+// that may matter: for small k all above the bracket's lower end, among which the exact choice is made; for large k
+// those inside the bracket, which give the exact cut for a second pass. Where the sample misleads, the k-th magnitude
+// is found digit by digit from histograms. Every way the result is the same: exactly the k largest, equal magnitudes
+// by lowest index.
 #include <cmath>
 
 #include "halves.hpp"
@@ -101,6 +102,32 @@ inline void scan(const Source<T>& s, size_t begin, size_t end, B floor, Hit hit)
     }
 }
 
+// hit(i, v) for the elements with keys above `floor` but not above `ceiling`; returns how many are above that.
+template <class T, class B, class Hit>
+inline size_t scan_between(const Source<T>& s, size_t begin, size_t end, B floor, B ceiling, Hit hit) {
+    alignas(64) T buffer[tile];
+    size_t over = 0;
+    for (size_t i = begin; i < end; i += tile) {
+        const size_t m = end - i < tile ? end - i : tile;
+        const T* v = form(s, i, m, buffer);
+        size_t j = 0;
+        for (; j + lanes <= m; j += lanes) {
+            const std::uint32_t above = above16(v + j, ceiling);
+            over += size_t(__builtin_popcount(above));
+            for (std::uint32_t bits = above16(v + j, floor) & ~above; bits; bits &= bits - 1) {
+                const size_t at = j + size_t(__builtin_ctz(bits));
+                hit(i + at, v[at]);
+            }
+        }
+        for (; j < m; ++j) {
+            const B one = key(v[j]);
+            if (one > ceiling) ++over;
+            else if (one > floor) hit(i + j, v[j]);
+        }
+    }
+    return over;
+}
+
 // The rank-th largest of n keys (overwritten), and how many of those equal to it are needed to make up the rank.
 template <class B>
 B nth(B* keys, size_t n, size_t rank, size_t& ties) {
@@ -127,11 +154,12 @@ B nth(B* keys, size_t n, size_t rank, size_t& ties) {
     return ties = rank, found;
 }
 
-// Which elements go: keys above `least`, and the first `ties` of those equal to it.
+// Which elements go: keys above `least`, and the first `ties` of those equal to it; or all that reach it.
 template <class B>
 struct Cut {
     B least;
     size_t ties, count;
+    bool all = false;
 };
 
 template <class T>
@@ -140,32 +168,38 @@ public:
     using B = typename Bits<T>::type;
 
     Picker(const Source<T>& source, int threads) : s_(source), threads_(threads), chunks_(source.n, threads) {
-        counts_ = room(0).template get<size_t>(3 * chunks_.count);
+        counts_ = room(0).template get<size_t>(4 * chunks_.count);
     }
 
-    // Collect elements whose key is above `floor`; returns how many there are. They are kept if not more than
-    // `room_for` of a chunk, else only counted.
-    size_t collect(B floor, size_t room_for) {
+    // Collect elements with keys above `floor`; those above `ceiling` are only counted. Returns how many were met. They
+    // are kept if not more than `room_for` of a chunk, else only counted, too.
+    size_t collect(B floor, size_t room_for, B ceiling = Bits<T>::magnitude) {
         capacity_ = room_for < chunks_.length ? room_for : chunks_.length;
         offsets_ = room(1).template get<std::uint32_t>(capacity_ * chunks_.count);
         values_ = room(2).template get<T>(capacity_ * chunks_.count);
-        each(chunks_.count, threads_, [this, floor](size_t c) {
+        over_ = counts_ + 3 * chunks_.count;
+        each(chunks_.count, threads_, [this, floor, ceiling](size_t c) {
             const size_t begin = chunks_.begin(c), capacity = capacity_;
             std::uint32_t* offsets = offsets_ + c * capacity;
             T* values = values_ + c * capacity;
-            size_t n = 0;
-            scan(s_, begin, chunks_.end(c), floor, [&](size_t i, T v) {
+            size_t n = 0, over = 0;
+            auto keep = [&](size_t i, T v) {
                 if (n < capacity) offsets[n] = std::uint32_t(i - begin), values[n] = v;
                 ++n;
-            });
-            counts_[c] = n;
+            };
+            if (ceiling == Bits<T>::magnitude) scan(s_, begin, chunks_.end(c), floor, keep);
+            else over = scan_between(s_, begin, chunks_.end(c), floor, ceiling, keep);
+            counts_[c] = n, over_[c] = over;
         });
         formed();
-        floor_ = floor;
+        floor_ = floor, ceiling_ = ceiling;
         stored_ = true;
-        total_ = 0;
-        for (size_t c = 0; c < chunks_.count; ++c) total_ += counts_[c], stored_ &= counts_[c] <= capacity_;
-        return total_;
+        total_ = above_ = 0;
+        for (size_t c = 0; c < chunks_.count; ++c) {
+            total_ += counts_[c], above_ += over_[c];
+            stored_ &= counts_[c] <= capacity_;
+        }
+        return total_ + above_;
     }
 
     bool stored() const { return stored_; }
@@ -179,21 +213,23 @@ public:
         return n;
     }
 
-    // The cut that leaves exactly k, from what was collected (at least k elements).
+    size_t over() const { return above_; }
+
+    // The cut that leaves exactly k; what was collected must reach down to it.
     Cut<B> cut_collected(size_t k) {
         B* keys = room(3).template get<B>(total_);
         size_t n = 0;
         for (size_t c = 0; c < chunks_.count; ++c)
             for (size_t i = 0; i < counts_[c]; ++i) keys[n++] = key(values_[c * capacity_ + i]);
-        Cut<B> cut{0, 0, k};
-        cut.least = nth(keys, n, k, cut.ties);
+        Cut<B> cut{0, 0, k, false};
+        cut.least = nth(keys, n, k - above_, cut.ties);
         return cut;
     }
 
     // The same from histograms over all elements, without a copy of them.
     Cut<B> cut_all(size_t k) {
-        stored_ = false;
-        if (k >= s_.n) return {0, s_.n, s_.n};
+        stored_ = false, floor_ = Bits<T>::magnitude;
+        if (k >= s_.n) return {0, s_.n, s_.n, true};
         std::uint64_t* tables = room(4).template get<std::uint64_t>(bins * chunks_.count);
         size_t rank = k;
         B low = 0;
@@ -230,7 +266,7 @@ public:
                 return finish(low, shift, inside, rank, k);
             }
         }
-        return {low, rank, k};
+        return {low, rank, k, false};
     }
 
     // Write what the cut keeps: values, indices among k places (padded), and the residual.
@@ -239,10 +275,14 @@ public:
         std::memset(index, 0, layout.bytes);
         size_t *above = counts_ + chunks_.count, *equal = counts_ + 2 * chunks_.count;
         const B least = cut.least;
-        if (stored_ || chunks_.count > 1) {
+        const bool whole = stored_ && above_ == 0;  // every candidate is at hand
+        if (!stored_ && cut.all && floor_ == least - 1) {
+            // All that was counted goes.
+            for (size_t c = 0; c < chunks_.count; ++c) above[c] = 0, equal[c] = counts_[c];
+        } else if (stored_ || chunks_.count > 1) {
             each(chunks_.count, stored_ ? 1 : threads_, [=](size_t c) {
-                size_t more = 0, same = 0;
-                visit(c, least, [&](size_t, T v) { more += key(v) > least, same += key(v) == least; });
+                size_t more = stored_ ? over_[c] : 0, same = 0;
+                visit(stored_, c, least, [&](size_t, T v) { more += key(v) > least, same += key(v) == least; });
                 above[c] = more, equal[c] = same;
             });
             formed();
@@ -255,12 +295,19 @@ public:
             above[c] = rank, equal[c] = same;
             rank += more + same, ties -= same;
         }
+        if (cut.all)  // no quota: elements above and at the cut may have been counted as one
+            for (size_t c = 0; c < chunks_.count; ++c) equal[c] = chunks_.length;
         T* x = s_.x;
         const bool ef = s_.ef;
+        const bool plain = values.kind == (sizeof(T) == 4 ? Kind::float32 : Kind::float64);
         each(chunks_.count, s_.n < 65536 ? 1 : threads_, [=, &layout, &values](size_t c) {
             size_t at = above[c], left = equal[c];
+            if (plain && layout.bitmap && !whole) {
+                emit_dense(c, least, left, static_cast<T*>(values.data) + at, index);
+                return;
+            }
             IndexWriter writer(layout, index, at);
-            visit(c, least, [&](size_t i, T v) {
+            visit(whole, c, least, [&](size_t i, T v) {
                 if (key(v) == least) {
                     if (!left) return;
                     --left;
@@ -279,10 +326,10 @@ public:
         }
     }
 
-    // Keys of sampled elements, `place(j)` the j-th; before the tensor was formed or after.
+    // The keys of the elements place(0) ... place(samples - 1).
     template <class Place>
-    B sampled(size_t samples, size_t rank, Place place) {
-        B* keys = room(3).template get<B>(samples);
+    B* sample(size_t samples, Place place) {
+        B* keys = room(3).template get<B>(2 * samples);
         const size_t piece = 4096;
         each((samples + piece - 1) / piece, samples < 2 * piece ? 1 : threads_, [=](size_t p) {
             for (size_t j = p * piece; j < samples && j < (p + 1) * piece; ++j) {
@@ -290,8 +337,7 @@ public:
                 keys[j] = key(s_.g ? T(s_.beta * s_.x[i]) + T(s_.gamma * s_.g[i]) : s_.x[i]);
             }
         });
-        size_t ties;
-        return nth(keys, samples, rank, ties);
+        return keys;
     }
 
 private:
@@ -322,15 +368,46 @@ private:
                 if (key(v) <= high) *out++ = key(v);
             });
         });
-        Cut<B> cut{0, 0, k};
+        Cut<B> cut{0, 0, k, false};
         cut.least = nth(keys, inside, rank, cut.ties);
         return cut;
     }
 
-    // hit(i, v) for the elements of a chunk that reach `least`, from the collection where there is one.
+    // A chunk's part of a bitmap and its values: 16 elements at a time, as most of these hold some that go.
+    void emit_dense(size_t c, B least, size_t left, T* out, uint8_t* index) const {
+        alignas(64) T buffer[tile];
+        T* x = s_.x;
+        const bool ef = s_.ef;
+        for (size_t i = chunks_.begin(c), end = chunks_.end(c); i < end; i += tile) {
+            const size_t m = end - i < tile ? end - i : tile;
+            const T* v = form(s_, i, m, buffer);
+            for (size_t j = 0; j < m; j += lanes) {
+                std::uint32_t over, same;
+                if (j + lanes <= m) {
+                    over = above16(v + j, least);
+                    same = left ? above16(v + j, B(least - 1)) & ~over : 0;
+                } else {
+                    over = same = 0;
+                    for (size_t l = 0; j + l < m; ++l)
+                        over |= std::uint32_t(key(v[j + l]) > least) << l, same |= std::uint32_t(key(v[j + l]) == least) << l;
+                }
+                for (; same && left; same &= same - 1, --left) over |= same & (0 - same);
+                index[(i + j) / 8] = uint8_t(over);
+                if (j + 8 < m) index[(i + j) / 8 + 1] = uint8_t(over >> 8);
+                for (; over; over &= over - 1) {
+                    const size_t at = j + size_t(__builtin_ctz(over));
+                    const T sent = v[at];
+                    *out++ = sent;
+                    if (ef) x[i + at] = sent - sent;
+                }
+            }
+        }
+    }
+
+    // hit(i, v) for the elements of a chunk that reach `least`, from the collection or from the tensor.
     template <class Hit>
-    void visit(size_t c, B least, Hit hit) const {
-        if (!stored_) return scan(s_, chunks_.begin(c), chunks_.end(c), B(least - 1), hit);
+    void visit(bool collected, size_t c, B least, Hit hit) const {
+        if (!collected) return scan(s_, chunks_.begin(c), chunks_.end(c), B(least - 1), hit);
         const std::uint32_t* offsets = offsets_ + c * capacity_;
         const T* values = values_ + c * capacity_;
         const size_t begin = chunks_.begin(c);
@@ -344,26 +421,37 @@ private:
     size_t* counts_ = nullptr;
     std::uint32_t* offsets_ = nullptr;
     T* values_ = nullptr;
-    size_t capacity_ = 0, total_ = 0;
-    B floor_ = 0;
+    size_t* over_ = nullptr;
+    size_t capacity_ = 0, total_ = 0, above_ = 0;
+    B floor_ = Bits<T>::magnitude, ceiling_ = Bits<T>::magnitude;
     bool stored_ = false;
 };
 
 template <class T>
 void topk_encode_(const Source<T>& s, size_t k, const Values& values, uint8_t* index, int threads) {
+    using B = typename Bits<T>::type;
     Picker<T> picker(s, threads);
     const size_t d = s.n;
-    if (d >= 65536 && k <= d / 16) {
-        size_t samples = d / 8 < 32768 ? d / 8 : 32768;
+    if (d >= 65536 && k < d) {
+        const size_t samples = d / 8 < 32768 ? d / 8 : 32768, stride = d / samples;
         const double expected = double(samples) * double(k) / double(d);
-        const size_t rank = size_t(expected + 4 * std::sqrt(expected) + 8);
-        const size_t stride = d / samples;
+        const double slack = 4 * std::sqrt(expected * (1 - double(k) / double(d))) + 8;
+        const size_t rank = expected + slack < double(samples) ? size_t(expected + slack) : samples;
         // A place drawn in each stretch, so that no period of the tensor meets the sample's.
-        auto least = picker.sampled(samples, rank, [=](size_t j) {
+        B* keys = picker.sample(samples, [=](size_t j) {
             return j * stride + size_t((std::uint64_t(draw(0x5eed, j)) * stride) >> 32);
         });
-        const size_t room_for = 2 * (rank * stride) + 4096;
-        if (picker.collect(least - 1, room_for) >= k && picker.stored())
+        B ceiling = Bits<T>::magnitude;
+        size_t ties, room_for = 2 * (rank * stride) + 4096;
+        if (k > d / 16 && expected > slack + 1) {
+            B* copy = keys + samples;
+            std::memcpy(copy, keys, samples * sizeof(B));
+            ceiling = nth(copy, samples, size_t(expected - slack), ties);
+            room_for = 4 * size_t(slack) * stride + 4096;
+        }
+        const B least = nth(keys, samples, rank, ties);
+        if ((k <= d / 16 || ceiling < Bits<T>::magnitude) && picker.collect(least - 1, room_for, ceiling) >= k &&
+            picker.over() < k && picker.stored())
             return picker.emit(picker.cut_collected(k), k, values, index);
     }
     picker.emit(picker.cut_all(k), k, values, index);
@@ -378,12 +466,11 @@ size_t dgc_encode_(const Source<T>& s, size_t k, const Sampling& p, const Values
     }
     Picker<T> picker(s, threads);
     const size_t d = s.n;
-    T threshold = cast_bits<T>(p.stride ? picker.sampled(p.samples, p.rank, [=](size_t j) { return p.start + j * p.stride; })
-                                        : picker.sampled(p.samples, p.rank, [=](size_t j) {
-                                              return size_t(std::uint64_t(draw(p.word, j)) * d >> 32);
-                                          }));
-    bool collected = false;
+    B* keys = p.stride ? picker.sample(p.samples, [=](size_t j) { return p.start + j * p.stride; })
+                       : picker.sample(p.samples, [=](size_t j) { return size_t(std::uint64_t(draw(p.word, j)) * d >> 32); });
     size_t total = 0;
+    T threshold = cast_bits<T>(nth(keys, p.samples, p.rank, total));
+    bool collected = false;
     auto hits = [&](T limit) {
         const B floor = key(limit) - 1;
         if (!collected || (picker.stored() ? floor < picker.floor() : floor != picker.floor())) {
@@ -406,7 +493,7 @@ size_t dgc_encode_(const Source<T>& s, size_t k, const Sampling& p, const Values
         picker.emit(picker.stored() ? picker.cut_collected(k) : picker.cut_all(k), k, values, index);
         return k;
     }
-    picker.emit(Cut<B>{key(threshold), found, found}, k, values, index);
+    picker.emit(Cut<B>{key(threshold), found, found, true}, k, values, index);
     return found;
 }
 
@@ -434,7 +521,7 @@ template <class T>
 bool threshold_emit_(const Source<T>& s, T threshold, size_t k, const Values& values, uint8_t* index) {
     Picker<T>*& picker = waiting<T>();
     if (!picker) return false;
-    if (s.n) picker->emit({key(threshold), k, k}, k, values, index);
+    if (s.n) picker->emit({key(threshold), k, k, true}, k, values, index);
     delete picker;
     picker = nullptr;
     return true;
