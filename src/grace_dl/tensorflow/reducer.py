@@ -12,7 +12,7 @@ from ..errors import UnsupportedError
 from ..pipeline.bucket import Bucket, Segment, check
 from ..pipeline.exchange import Exchange
 from ..pipeline.reducer import BUCKET_BYTES
-from ..transport._horovod_core import horovod_transport
+from ..transport._horovod_core import horovod_transport, initialise
 from .tensors import ALIGN, to_tensorflow, to_torch
 
 
@@ -44,6 +44,7 @@ class TensorReducer:
         self._bucket_bytes = bucket_bytes
         self._passed = 0
         self._added: list[torch.Tensor] = []
+        initialise()  # by all ranks, whether they belong to the process set or not
         self.included = bool(process_set.included())
         if self.included and not _fits(communicator, process_set):
             communicator.transport = horovod_transport(process_set)

@@ -1,34 +1,34 @@
-"""Horovod's PyTorch operations, also in a process that has initialised Horovod for TensorFlow only."""
+"""Horovod's PyTorch operations, also in a process that has initialised Horovod for TensorFlow only.
+
+Horovod keeps its two frameworks apart, each with connections of its own. Both would look for their peers under the same names
+in the launcher's directory of addresses, and could find those of the other half; so the second half gets a directory
+of its own, which rank 0 keeps while all ranks connect.
+"""
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
-from typing import TYPE_CHECKING, Any
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, Iterator
 
 from ..errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
     from .horovod import HorovodTransport
 
+_ADDRESS, _PORT = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
+
 
 def horovod_transport(process_set: Any = None) -> HorovodTransport:
-    """A transport on Horovod, whichever of its frameworks was initialised.
+    """A transport on Horovod, whichever of its frameworks was initialised; the first call is made by all ranks."""
+    initialise()
+    import horovod.torch as hvd
+    from horovod.torch import mpi_ops
 
-    Horovod keeps its two frameworks apart, each with connections of its own; what one has of process sets is
-    registered with the other here.
-    """
-    try:
-        import horovod.torch as hvd
-        from horovod.torch import mpi_ops
-    except ImportError as error:
-        raise MissingExtraError(
-            "Horovod was built without PyTorch, through which gradients travel for TensorFlow too; build it with "
-            "`grace horovod install` in this environment."
-        ) from error
-    if not hvd.is_initialized():
-        other = sys.modules["horovod.tensorflow"].mpi_ops._basics
-        sets = [ranks for number, ranks in sorted(other._get_process_set_ids_and_ranks().items()) if number]
-        hvd.init(process_sets=[hvd.ProcessSet(list(ranks)) for ranks in sets])
     from .horovod import HorovodTransport
 
     if process_set is None or process_set.process_set_id == 0:
@@ -42,3 +42,92 @@ def horovod_transport(process_set: Any = None) -> HorovodTransport:
         f"{process_set} is not known to Horovod's PyTorch half; give it to hvd.init(process_sets=...), or register it "
         "with horovod.torch.add_process_set() too."
     )
+
+
+def initialise() -> None:
+    """Initialise Horovod's PyTorch half with the ranks and process sets of its TensorFlow half, if need be."""
+    try:
+        import horovod.torch as hvd
+    except ImportError as error:
+        raise MissingExtraError(
+            "Horovod was built without PyTorch, through which gradients travel for TensorFlow too; build it with "
+            "`grace horovod install` in this environment."
+        ) from error
+    if hvd.is_initialized():
+        return
+    other = sys.modules["horovod.tensorflow"]
+    sets = other.mpi_ops._basics._get_process_set_ids_and_ranks()
+    members = [hvd.ProcessSet(list(ranks)) for number, ranks in sorted(sets.items()) if number]
+    with _directory(other):
+        hvd.init(process_sets=members)
+
+
+@contextmanager
+def _directory(other: Any) -> Iterator[None]:
+    """A directory of addresses for one initialisation, known to all ranks through Horovod's other half."""
+    if other.size() == 1 or _ADDRESS not in os.environ:  # alone, or under MPI
+        yield
+        return
+    import tensorflow as tf
+
+    before = {name: os.environ[name] for name in (_ADDRESS, _PORT)}
+    server = None
+    place = None
+    if other.rank() == 0:
+        host = _own_address(before[_ADDRESS], int(before[_PORT]))
+        server = _Directory((host, 0), _Entry)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = (host, server.server_address[1])
+    try:
+        with tf.init_scope():
+            host, port = other.broadcast_object(place, root_rank=0, name="grace.directory")
+        os.environ.update({_ADDRESS: host, _PORT: str(port)})
+        yield
+        with tf.init_scope():  # rank 0 goes on only when all have connected
+            other.allreduce(tf.zeros(1), name="grace.connected")
+    finally:
+        os.environ.update(before)
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+
+
+def _own_address(host: str, port: int) -> str:
+    """The address of this machine that others reach it by: that of its way to the launcher. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))
+        return str(probe.getsockname()[0])
+
+
+class _Directory(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.entries: dict[str, bytes] = {}
+
+
+class _Entry(BaseHTTPRequestHandler):
+    """PUT, GET and DELETE of one entry, as Horovod's Gloo asks for them."""
+
+    server: _Directory
+
+    def do_PUT(self) -> None:
+        self.server.entries[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(200)
+
+    def do_GET(self) -> None:
+        entry = self.server.entries.get(self.path)
+        self._answer(404 if entry is None else 200, entry or b"")
+
+    def do_DELETE(self) -> None:
+        self._answer(200)
+
+    def _answer(self, status: int, body: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""

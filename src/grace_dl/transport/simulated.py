@@ -158,11 +158,22 @@ class SimulatedTransport(Transport):
                 kinds = [k for k, _ in everyone]
                 if any(k != kinds[0] for k in kinds):
                     meeting.error = LayoutError(f"ranks issued different collectives at once: {kinds}.")
+                elif kinds[0][0] == "alltoall" and not _fit([b for _, b in everyone]):
+                    meeting.error = LayoutError("what a rank sends to another is not what that one expects.")
                 else:
                     _carry_out(kinds[0], [b for _, b in everyone])
                 meeting.over = True
                 world.changed.notify_all()
         return _SimulatedHandle(world, meeting)
+
+
+def _fit(buffers: list[tuple[Any, ...]]) -> bool:
+    """Whether each part of an all-to-all has the length and dtype that its receiver has room for."""
+    return all(
+        out.shape == buffers[source][1][rank].shape and out.dtype == buffers[source][1][rank].dtype
+        for rank, (outs, _) in enumerate(buffers)
+        for source, out in enumerate(outs)
+    )
 
 
 def _carry_out(kind: tuple[Any, ...], buffers: list[tuple[Any, ...]]) -> None:
