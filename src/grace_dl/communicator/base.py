@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ..dist.optimizer import AttachedOptimizer
 
 _FORMAT = 1
+_SAVED = ("rank", "world_size", "loss_scale", "steps", "carried", "memories")
 
 
 @dataclass(slots=True)
@@ -276,7 +277,6 @@ class Communicator:
         A parameter that no rank used keeps the gradient it has, as with plain DDP.
         """
         segment.used = flag != UNUSED
-        segment.used = flag != UNUSED
         if flag == NONFINITE:
             segment.flat.fill_(float("nan"))
         return flag in (NONFINITE, UNUSED)
@@ -355,6 +355,9 @@ class Communicator:
                     f"the saved state has {field}={state.get(field)!r}, this object has {mine!r}; build it as it was "
                     "when the state was saved."
                 )
+        missing = [field for field in _SAVED if field not in state]
+        if missing:
+            raise StateError(f"the saved state lacks {', '.join(missing)}: it is damaged, or no state_dict() made it.")
         memories = self._memories()
         if set(state["memories"]) != set(memories):
             raise StateError(
