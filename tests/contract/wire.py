@@ -43,8 +43,8 @@ class Wrapped(Transport):
     def barrier(self, channel: int = 0) -> Handle:
         return self.inner.barrier(channel)
 
-    def agree(self, tag: str, text: str) -> None:
-        self.inner.agree(tag, text)
+    def agree(self, text: str) -> None:
+        self.inner.agree(text)
 
 
 class Counting(Wrapped):
