@@ -108,16 +108,14 @@ private:
 static inline uint64_t word_at(const uint8_t* data, size_t bytes, size_t at) {
     uint64_t word = 0;
     if (at + 8 <= bytes) {
-        for (int b = 0; b < 8; ++b) word |= uint64_t(data[at + b]) << (8 * b);
+        // Compilers turn this into one load where bytes are in this order.
+        const uint8_t* p = data + at;
+        word = uint64_t(p[0]) | uint64_t(p[1]) << 8 | uint64_t(p[2]) << 16 | uint64_t(p[3]) << 24 | uint64_t(p[4]) << 32 |
+               uint64_t(p[5]) << 40 | uint64_t(p[6]) << 48 | uint64_t(p[7]) << 56;
     } else {
         for (size_t b = 0; at + b < bytes; ++b) word |= uint64_t(data[at + b]) << (8 * b);
     }
     return word;
-}
-
-// `width` < 58 bits from a bit position.
-static inline uint64_t field_at(const uint8_t* data, size_t bytes, uint64_t position, int width) {
-    return (word_at(data, bytes, size_t(position >> 3)) >> (position & 7)) & ((uint64_t(1) << width) - 1);
 }
 
 static inline bool spare_bits_clear(const uint8_t* data, size_t bytes, uint64_t bits) {

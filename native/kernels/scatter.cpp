@@ -76,22 +76,27 @@ int decode(const IndexLayout& layout, const uint8_t* index, size_t count, int64_
     if (layout.bitmap) return total == count ? fine : wrong_count;
     if (total != layout.k) return wrong_count;
     const int width = layout.width;
-    const uint64_t d = layout.d;
+    const int64_t d = int64_t(layout.d);
+    const uint64_t mask = (uint64_t(1) << width) - 1;
     std::uint32_t faults = 0;
     each(pieces.count, threads, [&](size_t p) {
+        size_t rank = pieces.first[p];
+        uint64_t low = uint64_t(rank) * uint64_t(width);
+        int64_t last = -1;
         std::uint32_t bad = 0;
-        uint64_t last = 0;
-        bool any = false;
-        pieces.visit(p, [&](size_t position, size_t rank) {
-            uint64_t one = uint64_t(position - rank) << width;
-            if (width) one |= field_at(index, layout.low_bytes, uint64_t(rank) * uint64_t(width), width);
-            out[rank] = int64_t(one);
-            if (rank < count) bad |= std::uint32_t(one >= d) | std::uint32_t(any && one <= last);
-            else bad |= std::uint32_t(one != d - 1) << 1;
-            last = one, any = true;
-        });
+        for (size_t w = pieces.begin(p); w < pieces.end(p); ++w)
+            for (uint64_t bits = word_at(pieces.data, pieces.bytes, w * 8); bits; bits &= bits - 1) {
+                const uint64_t position = w * 64 + uint64_t(__builtin_ctzll(bits));
+                const uint64_t field = word_at(index, layout.low_bytes, size_t(low >> 3)) >> (low & 7);
+                const int64_t one = int64_t((position - rank) << width | (field & mask));
+                // What rises stays below d if its last entry does; entries behind the count repeat d - 1.
+                bad |= rank < count ? std::uint32_t(one <= last) : std::uint32_t(one != d - 1) << 1;
+                out[rank++] = last = one;
+                low += uint64_t(width);
+            }
         if (bad) __atomic_fetch_or(&faults, bad, __ATOMIC_RELAXED);
     });
+    if (count && out[count - 1] >= d) faults |= 1;
     for (size_t p = 1; p < pieces.count; ++p) {
         const size_t at = pieces.first[p];
         if (at > 0 && at < count && out[at] <= out[at - 1]) faults |= 1;
