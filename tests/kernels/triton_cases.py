@@ -1,0 +1,300 @@
+"""What test_triton.py runs in processes of their own: Triton decides at its import whether it interprets or compiles."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from grace_dl.compressor.efsignsgd import EFSignSGDCompressor
+from grace_dl.compressor.int4 import Int4Compressor
+from grace_dl.compressor.int8 import Int8Compressor
+from grace_dl.compressor.onebit import OneBitCompressor
+from grace_dl.compressor.qsgd import QSGDCompressor
+from grace_dl.compressor.randomk import RandomKCompressor
+from grace_dl.compressor.signsgd import SignSGDCompressor
+from grace_dl.compressor.signum import SignumCompressor
+from grace_dl.compressor.threshold import ThresholdCompressor
+from grace_dl.compressor.topk import TopKCompressor
+from grace_dl.errors import ConfigError, PayloadError, UnsupportedError
+from grace_dl.kernels import backend
+from grace_dl.kernels.reference.indices import index_bytes
+from grace_dl.key import Key
+
+METHODS = {
+    "signsgd": SignSGDCompressor(),
+    "signum": SignumCompressor(),
+    "efsignsgd": EFSignSGDCompressor(),
+    "onebit": OneBitCompressor(),
+    "int8": Int8Compressor(),
+    "int4": Int4Compressor(),
+    "qsgd": QSGDCompressor(),
+    "qsgd, max": QSGDCompressor(127, 512, "max"),
+    "qsgd, 2 bits": QSGDCompressor(1, 100),
+    "qsgd, 4 bits, odd bucket": QSGDCompressor(7, 33, "max"),
+    "qsgd, 11 bits": QSGDCompressor(1000, 64),
+    "qsgd, 16 bits": QSGDCompressor(32767, 2000),
+    "qsgd, bucket of one": QSGDCompressor(3, 1),
+    "qsgd, bucket too long for a program": QSGDCompressor(127, 10_000),
+    "topk 1 %": TopKCompressor(0.01),
+    "topk 5 %, bfloat16": TopKCompressor(0.05, "bfloat16"),
+    "topk 30 %, float32": TopKCompressor(0.3, "float32"),
+    "topk all": TopKCompressor(1.0),
+    "threshold": ThresholdCompressor(1.5),
+    "threshold, rare, float16": ThresholdCompressor(2.9, "float16"),
+    "threshold, none": ThresholdCompressor(1e30),
+    "threshold, all": ThresholdCompressor(0.0),
+    "randomk": RandomKCompressor(0.1),
+    "randomk, plain": RandomKCompressor(0.013, scaled=False),
+}
+EXTREMES = ("zeros", "negative zeros", "ties", "sparse", "subnormal", "smallest", "huge", "wide")
+WORD = 0x9234_5678_9ABC_DEF0
+
+
+def tensor(kind: str, n: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    """Numbers of a kind that breaks careless arithmetic."""
+    generator = torch.Generator().manual_seed(seed + n)
+    x = torch.randn(n, dtype=dtype, generator=generator)
+    tiny = torch.finfo(dtype).smallest_normal
+    if kind == "zeros":
+        return torch.zeros(n, dtype=dtype)
+    if kind == "negative zeros":
+        return -torch.zeros(n, dtype=dtype)
+    if kind == "ties":
+        return x.mul(2).round()
+    if kind == "sparse":
+        return x * (torch.rand(n, generator=generator) < 0.1)
+    if kind == "subnormal":
+        return x * tiny * 0.01
+    if kind == "smallest":
+        return (x.sign() * (x.abs() > 1)) * tiny * torch.finfo(dtype).eps
+    if kind == "huge":
+        return (x * 0.3).clamp(-1, 1) * torch.finfo(dtype).max
+    if kind == "wide":
+        exponent = 140 if dtype is torch.float64 else 30
+        return x * 10.0 ** (torch.rand(n, dtype=dtype, generator=generator) * 2 - 1).mul(exponent)
+    return x
+
+
+def bits(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous().view(-1).view(torch.uint8)
+
+
+def outcome(
+    kernels: str, name: str, x: Any, g: Any, beta: float, gamma: float, ef: bool, offset: int
+) -> list[Any]:
+    """Payload, what became of x, and what decoding adds, under one backend."""
+    os.environ["GRACE_KERNELS"] = kernels
+    compressor = METHODS[name]
+    n, key = x.numel(), Key("layer.weight", seed=7, step=3)
+    mine = torch.empty(n + offset, dtype=x.dtype)[offset:].copy_(x)
+    gradient = None if g is None else torch.empty(n + offset, dtype=x.dtype)[offset:].copy_(g)
+    if isinstance(compressor, (SignSGDCompressor, SignumCompressor)):
+        payload = compressor.allocate(n, x.dtype)
+        backend(kernels, "cpu").sign_encode(mine, gradient, beta, gamma, ef, key.word(), *payload)
+    elif ef:
+        payload, _ = compressor.encode_residual_(mine, gradient, key, beta=beta, gamma=gamma)
+    else:
+        payload, _ = compressor.encode(mine, key)
+    assert g is None or torch.equal(bits(gradient), bits(g))
+    added = torch.empty(n + offset, dtype=x.dtype)[offset:].copy_(torch.linspace(-1, 1, n, dtype=x.dtype))
+    compressor.accumulate_(added, payload, compressor.encode(x[:0], key)[1])
+    return [*payload, mine, added]
+
+
+def same(name: str, x: torch.Tensor, g: Any = None, beta=1.0, gamma=1.0, ef=True, offset=0) -> None:
+    mine, theirs = (outcome(k, name, x, g, beta, gamma, ef, offset) for k in ("triton", "reference"))
+    for place, (one, other) in enumerate(zip(mine, theirs, strict=True)):
+        assert one.dtype == other.dtype and torch.equal(bits(one), bits(other)), (name, x.numel(), place)
+
+
+def sizes(name: str, dtype: torch.dtype) -> None:
+    for n in (1, 9, 255, 1281):
+        x, g = tensor("normal", n, dtype), tensor("normal", n, dtype, 1)
+        same(name, x, ef=False, offset=n % 2)
+        same(name, x, g, offset=1 - n % 2)
+        same(name, x, g, 0.9, 0.3, offset=1)
+
+
+def extremes(name: str, dtype: torch.dtype) -> None:
+    for kind in EXTREMES:
+        same(name, tensor(kind, 2048, dtype))
+        x = tensor(kind, 301, dtype)
+        same(name, torch.zeros_like(x), x)
+
+
+def votes(dtype: torch.dtype) -> None:
+    mine, theirs = backend("triton", "cpu"), backend("reference", "cpu")
+    for voters in (0, 1, 2, 3, 8):
+        for n in (1, 65, 1100):
+            generator = torch.Generator().manual_seed(n)
+            ballots = [
+                torch.randint(0, 256, ((n + 7) // 8,), generator=generator).to(torch.uint8)
+                for _ in range(voters)
+            ]
+            one, other = torch.empty(n, dtype=dtype), torch.empty(n, dtype=dtype)
+            mine.sign_vote(one, ballots, WORD)
+            theirs.sign_vote(other, ballots, WORD)
+            assert torch.equal(one, other)
+
+
+def generator() -> None:
+    """Draws agree where indices no longer fit 32 bits, too."""
+    mine, theirs = backend("triton", "cpu"), backend("reference", "cpu")
+    for dtype in (torch.float32, torch.float64):
+        like = torch.empty(1, dtype=dtype)
+        for word in (0, 1, WORD, 2**64 - 1):
+            for begin in (0, 2**31 - 100, 2**32 - 100, 2**40 + 5):
+                assert torch.equal(
+                    mine.uniforms(word, 1100, like, begin), theirs.uniforms(word, 1100, like, begin)
+                )
+
+
+def forming() -> None:
+    mine, theirs = backend("triton", "cpu"), backend("reference", "cpu")
+    for dtype in (torch.float32, torch.float64):
+        for n in (1, 1000, 3333):
+            x, g = tensor("wide", n, dtype), tensor("wide", n, dtype, 1)
+            assert torch.equal(mine.axpby_(x.clone(), g, 0.9, 0.1), theirs.axpby_(x.clone(), g, 0.9, 0.1))
+
+
+def refuses(error: type[Exception], call: Callable[..., object], out: torch.Tensor, *arguments: Any) -> None:
+    """The call raises and leaves `out` as it was."""
+    before = out.clone()
+    try:
+        call(out, *arguments)
+    except error:
+        assert torch.equal(out, before)
+    else:
+        raise AssertionError(f"{call.__name__} took what it should refuse")
+
+
+def broken() -> None:
+    """Damaged payloads and wrong tensors are refused before anything is written."""
+    K, n = backend("triton", "cpu"), 1500
+    out, codes, scales = torch.randn(n), torch.full((n,), 127, dtype=torch.uint8), torch.ones(6)
+    K.block_add(out, codes, scales, 256, 127, 8)
+    for value in (-1.0, float("inf"), float("nan")):
+        spoiled = scales.clone()
+        spoiled[5] = value
+        refuses(PayloadError, K.block_add, out, codes, spoiled, 256, 127, 8)
+    spoiled = codes.clone()
+    spoiled[-1] = 255
+    refuses(PayloadError, K.block_add, out, spoiled, scales, 256, 127, 8)
+    refuses(PayloadError, K.block_add, out, codes[:-1], scales, 256, 127, 8)
+    refuses(PayloadError, K.block_add, out, codes, scales.double(), 256, 127, 8)
+    signs, one = torch.zeros(188, dtype=torch.uint8), torch.ones(1, dtype=torch.uint8)
+    refuses(PayloadError, K.sign_add, out, signs, one * 2)
+    refuses(PayloadError, K.sign_add, out, signs[:-1], one)
+    refuses(PayloadError, K.scaled_sign_add, out, signs, torch.tensor([-1.0]))
+    refuses(PayloadError, K.onebit_add, out, signs, torch.tensor([1.0, 1.0]))
+    values, index = torch.ones(15), torch.full((index_bytes(n, 15),), 255, dtype=torch.uint8)
+    refuses(PayloadError, K.sparse_add, out, values, index)
+    refuses(PayloadError, K.sparse_add, out, values, index * 0)
+    refuses(PayloadError, K.sparse_add, out, values, index[:-1])
+    refuses(UnsupportedError, K.sign_encode, out, out[1:].clone(), 1.0, 1.0, False, 0, signs, one)
+    refuses(UnsupportedError, K.sign_encode, out, out.double(), 1.0, 1.0, False, 0, signs, one)
+    refuses(UnsupportedError, K.sign_encode, torch.randn(2 * n)[::2], None, 1.0, 1.0, False, 0, signs, one)
+
+
+def empty() -> None:
+    K = backend("triton", "cpu")
+    x, none = torch.empty(0), torch.empty(0, dtype=torch.uint8)
+    flag = torch.ones(1, dtype=torch.uint8)
+    K.sign_encode(x, None, 1.0, 1.0, False, 0, none, flag)
+    assert not flag.item()
+    K.block_encode(x, None, 1.0, 1.0, True, 256, 127, 8, "max", 0, none, x)
+    K.block_add(x, none, x, 256, 127, 8)
+
+
+def refused_on_the_cpu() -> None:
+    """Without the interpreter, a tensor on the CPU is refused when the backend is chosen."""
+    try:
+        backend("triton", "cpu")
+    except ConfigError as error:
+        assert "TRITON_INTERPRET=1" in str(error) and "unset GRACE_KERNELS" in str(error)
+    else:
+        raise AssertionError("a backend that cannot run was given out")
+    assert backend("", "cuda").__name__ == "grace_dl.kernels.triton"
+    assert backend("triton", "cuda").__name__ == "grace_dl.kernels.triton"
+
+
+TYPES = {
+    torch.float32: "*fp32",
+    torch.float64: "*fp64",
+    torch.uint8: "*u8",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
+
+
+def compiled(dtype: torch.dtype, n: int) -> None:
+    """Compile all that is launched for `n` elements, for a GPU that need not be there, and read the assembly."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from grace_dl.kernels.triton import basic, blocks, launch, randomness, signs, sparse
+
+    texts: dict[str, str] = {}
+
+    def run(kernel: Any, grid: object, x: torch.Tensor, *arguments: Any, **constants: Any) -> None:
+        signature, fixed = {}, dict(constants)
+        for parameter, argument in zip(kernel.params, arguments):
+            if isinstance(argument, torch.Tensor):
+                signature[parameter.name] = TYPES[argument.dtype]
+            elif argument == 1 and not parameter.do_not_specialize:
+                # As a launch does it: an argument of 1 is compiled in.
+                fixed[parameter.name] = 1
+            else:
+                signature[parameter.name] = "i32" if -(2**31) <= argument < 2**31 else "i64"
+        signature |= dict.fromkeys(fixed, "constexpr")
+        options = {"enable_fp_fusion": False}
+        built = triton.compile(
+            ASTSource(kernel, signature, constexprs=fixed), target=GPUTarget("cuda", 80, 32), options=options
+        )
+        texts[f"{kernel.__name__} {constants}"] = built.asm["ptx"]
+
+    launch.INTERPRETED = True  # nothing is launched
+    for module in (basic, blocks, randomness, signs, sparse):
+        module.run = run
+    sparse.encode_indices = lambda *_: None
+    x, g, k = torch.randn(n, dtype=dtype), torch.randn(n, dtype=dtype), max(1, n // 100)
+    source = (x, g, 0.9, 0.3)
+    packed, one = torch.zeros((n + 7) // 8, dtype=torch.uint8), torch.ones(1, dtype=torch.uint8)
+    basic.axpby_(*source)
+    randomness.uniforms(WORD, n, x)
+    signs.sign_encode(*source, True, WORD, packed, one.clone())
+    signs.sign_add(x, packed, one)
+    signs.sign_vote(x, [packed, packed], WORD)
+    for encode, add, count in (
+        (signs.scaled_sign_encode, signs.scaled_sign_add, 1),
+        (signs.onebit_encode, signs.onebit_add, 2),
+    ):
+        encode(*source, True, packed, torch.zeros(count, dtype=dtype))
+        add(x, packed, torch.zeros(count, dtype=dtype))
+    for block, levels, norm in ((256, 7, "max"), (128, 127, "l2"), (33, 1000, "max")):
+        width = (2 * levels).bit_length()
+        codes = torch.zeros((n * width + 7) // 8, dtype=torch.uint8)
+        scales = torch.zeros(-(-n // block), dtype=dtype)
+        blocks.block_encode(*source, True, block, levels, width, norm, WORD, codes, scales)
+        blocks.block_add(x, codes, scales, block, levels, width)
+    values, index = torch.zeros(k, dtype=dtype), torch.zeros(index_bytes(n, k), dtype=torch.uint8)
+    sparse.topk_encode(*source, True, k, values, index)
+    sparse.randomk_encode(*source, True, WORD, True, values)
+    sparse.randomk_add(x, values, WORD, 0.3)
+
+    assert len(texts) > 18
+    division = "div.rn.f64" if dtype is torch.float64 else "div.rn.f32"
+    for name, text in texts.items():
+        # Products and sums apart, divisions and roots correctly rounded, narrowing to nearest.
+        assert not re.search(r"\bfma\.|\bmad\.[a-z.]*f(32|64)|approx|\bdiv\.full", text), name
+        # Only floor flushes subnormal numbers to zero, which is their floor: what it is given is not negative.
+        assert not re.sub(r"cvt\.rmi\.ftz\.f32\.f32", "", text).count("ftz"), name
+        if name.startswith(("block_encode", "block_add")):
+            assert division in text, name
+        if "'L2': True" in name:
+            assert "sqrt.rn.f64" in text, name
