@@ -62,6 +62,7 @@ RUNS: tuple[Run, ...] = (
     Run("uncompressed", None),
     Run("fp16", {"compressor": "fp16"}),
     Run("int4", {"compressor": "int4"}),
+    Run("efsignsgd", {"compressor": "efsignsgd"}),
     # Its result is ±1 by vote, so its rate is the size of every weight's step.
     Run("signum", {"compressor": "signum"}, momentum=0.0, rate=0.0005),
     Run("powersgd rank 4", {"compressor": "powersgd", "rank": 4}),
@@ -70,7 +71,9 @@ RUNS: tuple[Run, ...] = (
 )
 """The demo's programme: the plain baseline first, then about one method of each family, ever smaller on the wire.
 
-All train with the same rate and momentum and none is tuned, but for `signum` and `dgc`, which bring their own momentum."""
+All train with the same rate and momentum, whether these suit them or not. `signum` and `dgc` bring their own momentum, and
+`signum` needs a rate of its own; that one is a first guess, like all else here not searched for.
+"""
 
 
 @dataclass(frozen=True)
