@@ -5,6 +5,11 @@ using namespace grace;
 
 void bind_lowrank(nb::module_& m) {
     m.attr("max_rank") = max_rank;
+    m.def("orthonormal_rows", [](bool wide, address rows, std::size_t count, int rank, std::size_t n, int threads) {
+        nb::gil_scoped_release release;
+        if (wide) GRACE_CALL(orthonormal_rows, at<double>(rows), count, rank, n, threads);
+        else GRACE_CALL(orthonormal_rows, at<float>(rows), count, rank, n, threads);
+    });
     m.def("project_rows", [](bool wide, address e, address g, address q, address p, std::size_t n, std::size_t width,
                              int rank, int threads) {
         nb::gil_scoped_release release;

@@ -481,22 +481,42 @@ def test_bad_iterations():
         PowerSGDCompressor(num_iters_per_step=0)
 
 
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("rank", [1, 4, 8, 12])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.float64, 1e-13)])
-def test_orthonormal_whatever_the_columns(dtype, tolerance):
-    base = torch.randn(50, 4, dtype=dtype)
-    parallel = base[:, :1] @ torch.ones(1, 4, dtype=dtype)
-    wild = base * torch.tensor([1e-30, 1e30, 1.0, 1e-38], dtype=dtype)
-    zero = torch.zeros(50, 4, dtype=dtype)
+def test_orthonormal_whatever_the_columns(monkeypatch, backend, rank, dtype, tolerance):
+    if backend == "native":
+        pytest.importorskip("grace_dl._native", reason="the compiled kernels are not built")
+    monkeypatch.setenv("GRACE_KERNELS", backend)
+    base = torch.randn(50, rank, dtype=dtype)
+    parallel = base[:, :1] @ torch.ones(1, rank, dtype=dtype)
+    near = parallel + 1e-5 * base
+    wild = base * 10.0 ** torch.linspace(-37, 37, rank, dtype=dtype)
+    zero = torch.zeros(50, rank, dtype=dtype)
     some = base.clone()
-    some[:, 2] = 0
-    square = torch.randn(4, 4, dtype=dtype)
-    factors = [base, parallel, wild, zero, some, square, base.t().contiguous().t()]
+    some[:, rank // 2] = 0
+    ones = torch.zeros(50, rank, dtype=dtype)
+    ones[range(rank), range(rank)] = 3
+    square = torch.randn(rank, rank, dtype=dtype)
+    singular = torch.ones(rank, rank, dtype=dtype)
+    large = torch.randn(3000, rank, dtype=dtype)
+    strided = base.t().contiguous().t()
+    factors = [base, parallel, near, wild, zero, some, ones, square, singular, large, strided]
     for factor, q in zip(factors, orthonormalise(factors)):
         assert q.shape == factor.shape
         assert q.t().is_contiguous()
-        torch.testing.assert_close(q.t() @ q, torch.eye(4, dtype=dtype), rtol=0, atol=tolerance)
-        unit = factor / factor.abs().amax(0).clamp_min(1e-300 if dtype == torch.float64 else 1e-38)
+        torch.testing.assert_close(q.t() @ q, torch.eye(rank, dtype=dtype), rtol=0, atol=tolerance)
+        unit = factor / factor.abs().amax(0).clamp_min(torch.finfo(dtype).tiny)
         torch.testing.assert_close(q @ (q.t() @ unit), unit, rtol=0, atol=20 * tolerance)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_finite_has_no_basis(bad):
+    factors = [torch.randn(50, 3), torch.randn(50, 3)]
+    factors[1][20, 1] = bad
+    good, spoilt = orthonormalise(factors)
+    assert good.isfinite().all()
+    assert not spoilt.isfinite().all()
 
 
 def test_starting_factors_are_shared_and_differ_by_name_and_step():
@@ -575,6 +595,7 @@ def test_native_bits_do_not_depend_on_threads_or_instructions(rank, dtype):
             for number in (1, 2, 3):
                 torch.set_num_threads(number)
                 found = kernel_results(native, e, g, p, q, p + 1, q + 1)
+                found.append(native.orthonormal_rows(torch.stack([q, q * q, q + 1])))
                 expected = expected or found
                 assert all(torch.equal(one, two) for one, two in zip(found, expected))
     finally:
@@ -596,6 +617,7 @@ def test_native_kernels_check_what_they_are_given():
         lambda: native.settle_factors(e, e, p[:, :1], q, None, p, q),
         lambda: native.expand_factors(p, q, e[:, 1:]),
         lambda: native.expand_factors(p, q[:1], e),
+        lambda: native.orthonormal_rows(torch.zeros(2, 30, 4).mT),
     ):
         with pytest.raises(UnsupportedError):
             call()

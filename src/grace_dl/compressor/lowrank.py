@@ -160,16 +160,14 @@ def check(payload: Payload, ctx: Context) -> Payload:
 def orthonormalise(factors: Sequence[Tensor]) -> list[Tensor]:
     """Orthonormal columns with the span of each (n, r) factor's; equal shapes go in one batched call.
 
-    Householder QR: no NaN for zero or dependent columns (they give arbitrary orthonormal ones), scale-free, and
-    the fastest of what was measured (Cholesky QR in float64, Gram-Schmidt twice) at every size that matters. The
-    results are views (r, n) transposed, so that `.t()` is contiguous.
+    Zero and dependent columns give arbitrary orthonormal ones. The results are (r, n) transposed, so that `.t()` is
+    contiguous.
     """
     result: list[Tensor] = list(factors)
     for places in alike(factors):
-        # stack also gives fresh, aligned memory: vendor libraries may round differently with the alignment.
-        basis, _ = torch.linalg.qr(torch.stack([factors[place] for place in places]))
-        for place, columns in zip(places, basis.mT.contiguous()):
-            result[place] = columns.t()
+        batch = torch.stack([factors[place].t() for place in places])
+        for place, rows in zip(places, kernels.of(batch).orthonormal_rows(batch)):
+            result[place] = rows.t()
     return result
 
 

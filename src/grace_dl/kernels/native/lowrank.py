@@ -9,7 +9,7 @@ from ... import _native
 from ..reference import lowrank as reference
 from .pointer import address, native_dtype, threads
 
-__all__ = ["expand_factors", "project_columns", "project_rows", "settle_factors"]
+__all__ = ["expand_factors", "orthonormal_rows", "project_columns", "project_rows", "settle_factors"]
 
 
 def _wide(x: Tensor, rank: int) -> bool | None:
@@ -78,3 +78,12 @@ def expand_factors(p: Tensor, q: Tensor, out: Tensor) -> None:
     _native.settle_factors(
         wide, 0, 0, *factors, address(out, out.dtype, n * m), *factors, n, m, rank, threads()
     )
+
+
+def orthonormal_rows(batch: Tensor) -> Tensor:
+    count, rank, n = batch.shape
+    wide = _wide(batch, rank)
+    if wide is None or rank > n:
+        return reference.orthonormal_rows(batch)
+    _native.orthonormal_rows(wide, address(batch, batch.dtype, count * rank * n), count, rank, n, threads())
+    return batch

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["expand_factors", "project_columns", "project_rows", "settle_factors"]
+__all__ = ["expand_factors", "orthonormal_rows", "project_columns", "project_rows", "settle_factors"]
 
 
 def project_rows(e: Tensor, g: Tensor, q: Tensor) -> Tensor:
@@ -33,3 +33,19 @@ def settle_factors(
 def expand_factors(p: Tensor, q: Tensor, out: Tensor) -> None:
     """out = p q."""
     torch.mm(p, q, out=out)
+
+
+def orthonormal_rows(batch: Tensor) -> Tensor:
+    """Orthonormal rows with the span of the rows of each matrix (rank, n), rank <= n; may overwrite `batch`.
+
+    Householder QR: rows that are zero or depend on others give arbitrary orthonormal ones, never NaN. On one thread,
+    since the bits of large ones change with the number, and ranks with different ones would drift apart.
+    """
+    threads = torch.get_num_threads()
+    if batch.is_cpu and threads > 1:
+        torch.set_num_threads(1)
+    try:
+        return torch.linalg.qr(batch.mT)[0].mT.contiguous()
+    finally:
+        if batch.is_cpu and threads > 1:
+            torch.set_num_threads(threads)
