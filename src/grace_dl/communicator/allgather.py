@@ -148,7 +148,7 @@ class Allgather(Communicator):
         limit = 8 * bucket.nbytes + 65536 * len(bucket.segments)
         longest = max(lengths.tolist())
         for rank, length in enumerate(lengths.tolist()):
-            if not 0 < length <= max(limit, frame.numel()):
+            if not 0 < length <= max(limit, frame.numel()) or length % 8:
                 raise PayloadError(
                     f"rank {rank} announces {length} bytes for {bucket.nbytes} bytes of gradients: broken bytes, or a "
                     "compressor that makes tensors far larger."

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ..errors import PayloadError
 from ..key import Key
 
 Payload = list[Tensor]
@@ -182,8 +183,24 @@ class Codec(Compressor):
         device = payload[0].device if payload else None
         out = torch.zeros(ctx.numel, dtype=work_dtype(ctx.dtype), device=device)
         if out.numel():
+            self.check(payload, out)
             self.accumulate_(out, payload, ctx)
         return out.to(ctx.dtype).view(ctx.shape)
+
+    def combine_(self, out: Tensor, payloads: Sequence[Payload], ctx: Context) -> None:
+        for payload in payloads:
+            self.check(payload, out)
+        super().combine_(out, payloads, ctx)
+
+    def check(self, payload: Payload, out: Tensor) -> None:
+        """Refuse a payload whose tensors are not those that `spec` says for a result like `out`."""
+        spec = self.spec(out.numel(), out.dtype)
+        if spec is not None and [(part.dtype, part.numel()) for part in payload] != list(spec):
+            raise PayloadError(
+                f"a payload holds {[(str(part.dtype), part.numel()) for part in payload]}, but "
+                f"{[(str(kind), count) for kind, count in spec]} were expected: the peer uses another method, other "
+                "settings or another tensor size."
+            )
 
     def encode(self, tensor: Tensor, key: Key, out: Payload | None = None) -> tuple[Payload, Context]:
         ctx = Context(tensor.shape, tensor.dtype, key)

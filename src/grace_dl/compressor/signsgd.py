@@ -37,6 +37,8 @@ class SignCompressor(Codec):
 
     def combine_(self, out: Tensor, payloads: Sequence[Payload], ctx: Context) -> None:
         """The majority of the ranks whose tensor is not zero; a tie takes a sign that all ranks draw alike."""
+        for payload in payloads:
+            self.check(payload, out)
         ballots = [bits for bits, flag in payloads if checked_flag(flag)]
         kernels.of(out).sign_vote(out, ballots, ctx.key.shared_word("tie"))
 
