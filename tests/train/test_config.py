@@ -1,0 +1,229 @@
+"""Config files and the command line: what they set, and what they refuse."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grace_dl.dgc import DGCSGD, DGCCompressor, DGCSGDMemory
+from grace_dl.errors import ConfigError
+from grace_dl.train import Config, configs
+from grace_dl.train import files as config_files
+from grace_dl.train.main import add_arguments, prepare
+from grace_dl.train.overrides import apply, split
+from grace_dl.train.world import World
+
+MODELS = [
+    "cifar/resnet20",
+    "cifar/resnet110",
+    "cifar/vgg16",
+    "cifar/small",
+    "imagenet/resnet18",
+    "imagenet/resnet50",
+]
+MODELS += ["imagenet/vgg16_bn", "lm/lstm", "lm/transformer", "synthetic"]
+FRAGMENTS = ["wm0", "wm5", "wm5o", "fp16", "int32", "mm", "nm"]
+
+
+def load(*names: str, **overrides: str) -> Any:
+    config_files.load([f"configs/{name}.py" for name in names], configs)
+    apply(configs, [(path.replace("__", "."), text) for path, text in overrides.items()])
+    configs.resolve()
+    return configs
+
+
+# The shipped files --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_shipped_config_loads_and_builds(name: str) -> None:
+    found = load(name)
+    with torch.device("meta"):
+        model = found.model()
+    optimizer = found.train.optimizer(model.parameters())
+    assert optimizer.param_groups[0]["momentum"] == 0.9
+    assert json.loads(json.dumps(found.plain()))["model"]["()"].startswith("grace_dl.train.models")
+    if found.train.scheduler is not None:
+        assert found.train.scheduler().rate(1.0, 1e9) < 0.01
+
+
+@pytest.mark.parametrize("fragment", FRAGMENTS)
+def test_every_fragment_loads_and_builds(fragment: str) -> None:
+    found = load("cifar/resnet20", f"dgc/{fragment}")
+    compression = found.train.compression()
+    assert isinstance(compression, DGCCompressor) and isinstance(compression.memory, DGCSGDMemory)
+    assert found.train.dgc and found.train.optimizer.target is DGCSGD
+    assert compression.memory.momentum == 0.9
+    expected = {
+        "wm0": compression.warmup_compress_ratio(0) == 0.001,
+        "wm5": [compression.warmup_compress_ratio(e) for e in range(6)]
+        == [0.25, 0.063, 0.015, 0.004, 0.001, 0.001],
+        "wm5o": [compression.warmup_compress_ratio(e) for e in (0, 4, 5)] == [1, 1, 0.001],
+        "fp16": compression.fp16_values,
+        "int32": compression.int32_indices,
+        "mm": compression.memory.momentum_masking,
+        "nm": not compression.memory.momentum_masking,
+    }
+    assert expected[fragment]
+
+
+def test_shared_parts_run_once_and_fragments_add_up() -> None:
+    found = load("cifar/resnet20", "dgc/wm5", "dgc/fp16", "dgc/int32", "dgc/nm")
+    compression = found.train.compression
+    assert (compression.warmup_epochs, compression.fp16_values, compression.int32_indices) == (5, True, True)
+    assert found.train.optimizer.weight_decay == 1e-4 and found.train.optimizer.lr == 0.1
+
+
+def test_what_follows_from_others_follows_the_command_line() -> None:
+    assert load("cifar/resnet20").train.scheduler.T_max == 195
+    assert load("cifar/resnet20", train__num_epochs="500").train.scheduler.T_max == 495
+    # Nesterov set on the optimizer reaches the memory.
+    found = load(
+        "cifar/resnet20", "dgc/wm0", train__optimizer__nesterov="True", train__optimizer__momentum="0.8"
+    )
+    memory = found.train.compression().memory
+    assert (memory.nesterov, memory.momentum) == (True, 0.8)
+
+
+def test_files_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert config_files.locate("configs/cifar/resnet20.py").is_file()
+    assert config_files.locate("cifar/resnet20.py").is_file()
+    (tmp_path / "mine.py").write_text("from grace_dl.train import configs\nconfigs.seed = 7\n")
+    config_files.load(["mine.py"], configs)
+    assert configs.seed == 7
+    with pytest.raises(ConfigError, match=r"did you mean 'configs/cifar/resnet20\.py'"):
+        config_files.locate("configs/cifar/resnet21.py")
+
+
+def test_a_tree_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "configs" / "mine"
+    folder.mkdir(parents=True)
+    (tmp_path / "configs" / "__init__.py").write_text(
+        "from grace_dl.train import configs\nconfigs.seed = 1\n"
+    )
+    (folder / "__init__.py").write_text("from grace_dl.train import configs\nconfigs.seed *= 10\n")
+    (folder / "a.py").write_text("from grace_dl.train import configs\nconfigs.seed += 5\n")
+    monkeypatch.chdir(tmp_path)
+    config_files.load(["configs/mine/a.py"], configs)
+    assert configs.seed == 15
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("configs.train.num_epoch = 5", "did you mean 'num_epochs'"),
+        ("configs.trian.num_epochs = 5", "did you mean 'train'"),
+        ("configs.train.num_epochs = 0", "1 or more"),
+        ("configs.train.batch_size = 2.5", "whole number"),
+        ("configs.train.dgc = 'yes'", "True or False"),
+        ("configs.model = 3", "a Config of a model"),
+        ("configs.train.engine = 'mpi'", "ddp, reducer"),
+        ("configs.train.optimizer = Config(SGD, lr=1, momentun=0.9)", "did you mean 'momentum'"),
+        ("configs.train.optimizer.lr = 1", "NoneType"),
+        ("1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_a_mistake_in_a_file_is_named_with_its_line(tmp_path: Path, line: str, said: str) -> None:
+    path = tmp_path / "wrong.py"
+    path.write_text(f"from torch.optim import SGD\nfrom grace_dl.train import Config, configs\n\n{line}\n")
+    with pytest.raises(ConfigError, match=said) as caught:
+        config_files.load([str(path)], configs)
+    assert f"{path}, line 4" in str(caught.value)
+
+
+# The command line ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "value"),
+    [
+        ("train.num_epochs", "500", 500),
+        ("train.optimizer.lr", "1e-2", 0.01),
+        ("train.optimizer.nesterov", "True", True),
+        ("train.metric", "acc/test_top5", "acc/test_top5"),
+        ("train.save_path", "12", "12"),
+        ("train.topk", "[1, 3]", [1, 3]),
+        ("train.num_steps", "None", None),
+        ("train.compression.warmup_coeff", "[0.5, 0.1, 0.1, 0.1, 0.1]", [0.5, 0.1, 0.1, 0.1, 0.1]),
+        ("train.compression.compress_ratio", "0.01", 0.01),
+        ("train.compression.memory.momentum_masking", "False", False),
+        ("model.num_classes", "7", 7),
+    ],
+)
+def test_overrides(path: str, text: str, value: Any) -> None:
+    load("cifar/resnet20", "dgc/wm5")
+    apply(configs, [(path, text)])
+    group: Any = configs
+    for name in path.split("."):
+        group = group[name]
+    assert group == value and type(group) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "said"),
+    [
+        ("train.num_epoch", "5", "did you mean 'num_epochs'"),
+        ("trian.num_epochs", "5", "did you mean 'train'"),
+        ("train.num_epochs", "many", "whole number"),
+        ("train.num_epochs", "-3", "1 or more"),
+        ("train.num_epochs", "True", "whole number"),
+        ("train.optimizer.lr", "fast", "at present"),
+        ("train.optimizer.momentum", "True", "at present"),
+        ("train.optimizer.lrr", "1", "did you mean 'lr'"),
+        ("train.compression.compression_ratio", "1", "did you mean 'compress_ratio'"),
+        ("train.compression.memory.momentum_mask", "1", "did you mean 'momentum_masking'"),
+        ("model", "resnet110", "group of settings"),
+        ("model.nums", "1", "unknown setting configs.model.nums of resnet20"),
+        ("train.num_epochs.x", "1", "not a group"),
+    ],
+)
+def test_wrong_overrides_are_refused(path: str, text: str, said: str) -> None:
+    load("cifar/resnet20", "dgc/wm5")
+    with pytest.raises(ConfigError, match=said):
+        apply(configs, [(path, text)])
+
+
+def test_values_are_parsed_and_never_run(tmp_path: Path) -> None:
+    load("cifar/resnet20")
+    trap = tmp_path / "trap"
+    code = f"__import__('pathlib').Path({str(trap)!r}).touch()"
+    with pytest.raises(ConfigError):
+        apply(configs, [("train.num_epochs", code)])
+    apply(configs, [("train.metric", code)])
+    assert configs.train.metric == code
+    assert not trap.exists()
+
+
+def test_the_command_line_as_people_write_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    line = (
+        "--configs configs/cifar/resnet20.py configs/dgc/wm5.py --configs.train.num_epochs 500 --suffix .e500"
+    )
+    parsed = parser.parse_args([*line.split(), "--configs.seed=3", "--evaluate", "--devices", "cpu"])
+    folder = prepare(parsed, World(size=8))
+    assert (configs.train.num_epochs, configs.seed, configs.device, parsed.evaluate) == (500, 3, "cpu", True)
+    assert folder == Path("runs/cifar.resnet20+dgc.wm5.e500.np8")
+    with pytest.raises(SystemExit):
+        parser.parse_args([*line.split(), "--configs.seed"])
+    with pytest.raises(SystemExit):
+        parser.parse_args([*line.split(), "--sufix", "x"])
+    assert split(["--configs.a", "-1"]) == ([], [("a", "-1")])
+
+
+def test_groups_show_and_build_themselves() -> None:
+    group = Config(dict, a=1)
+    assert group() == {"a": 1} and "a=1" in repr(group) and "a" in group and group.get("b", 2) == 2
+    with pytest.raises(ConfigError, match="builds nothing"):
+        Config()()
+    with pytest.raises(ConfigError, match="could not be built"):
+        Config(DGCSGD)([torch.nn.Parameter(torch.zeros(1))])
+    with pytest.raises(ConfigError, match="not set yet"):
+        _ = Config(DGCSGD).lr

@@ -1,0 +1,141 @@
+"""A run that is killed goes on as if nothing had happened: same batches, residuals, randomness, same result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grace_dl.errors import ConfigError
+from grace_dl.train.checkpoint import Checkpoints
+from grace_dl.train.resume import check_config
+from training_runs import run, settings
+
+DGC = ["configs/synthetic.py", "configs/dgc/wm5.py", "configs/dgc/fp16.py"]
+# Dropout and normalisation draw from the global generator and keep running statistics.
+NETWORK = {
+    "train__compression__compress_ratio": "0.02",
+    "train__compression__warmup_coeff": "[0.25, 0.1, 0.02, 0.02, 0.02]",
+    "train__num_batches_per_step": "2",
+}
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> list[str]:
+    """A config file of one's own, with a network that has everything that could go wrong."""
+    path = tmp_path / "network.py"
+    path.write_text(
+        "from grace_dl.train import Config, configs\n"
+        "from grace_dl.train.models import small_cnn\n"
+        "configs.model = Config(small_cnn, num_classes=10, width=8, dropout=0.3)\n"
+    )
+    return [DGC[0], str(path), *DGC[1:]]
+
+
+def same(a: Any, b: Any, where: str = "") -> None:
+    """Equal to the last bit, all the way down."""
+    if isinstance(a, torch.Tensor):
+        assert torch.equal(a, b), where
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys(), where
+        for key in a:
+            same(a[key], b[key], f"{where}/{key}")
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b), where
+        for place, (x, y) in enumerate(zip(a, b)):
+            same(x, y, f"{where}/{place}")
+    else:
+        assert a == b, where
+
+
+def compare(whole: list[dict[str, Any]], resumed: list[dict[str, Any]], a: Path, b: Path) -> None:
+    for one, two in zip(whole, resumed):
+        one["state"].pop("configs")
+        two["state"].pop("configs")
+        same(one["state"], two["state"])
+        assert one["scores"] == two["scores"]
+    assert (a / "log.jsonl").read_text() == (b / "log.jsonl").read_text()
+    for tensor in ("0.weight", "14.weight"):
+        assert torch.equal(resumed[0]["state"]["model"][tensor], resumed[-1]["state"]["model"][tensor])
+
+
+def test_killed_between_steps_two_ranks(launch: Any, tmp_path: Path, mine: list[str]) -> None:
+    more = {**NETWORK, "model__width": "8"}
+    whole = launch(run, 2, settings(tmp_path / "whole", mine, **more))
+    arguments = settings(tmp_path / "killed", mine, **more)
+    deaths = launch.outcomes(run, 2, arguments, 5)  # saved at 2, 3 (epoch) and 4
+    assert any("exit code -9" in (death.error or "") for death in deaths) and not any(d.ok for d in deaths)
+    resumed = launch(run, 2, arguments)
+    assert "resuming at step 4" in str(resumed[0]["events"])
+    compare(whole, resumed, tmp_path / "whole", tmp_path / "killed")
+
+
+def test_killed_while_it_saves(launch: Any, tmp_path: Path, mine: list[str]) -> None:
+    """One process, alone: half a checkpoint is no checkpoint."""
+    more = {**NETWORK, "model__width": "8"}
+    whole = launch(run, 1, settings(tmp_path / "whole", mine, **more), init=False)
+    arguments = settings(tmp_path / "killed", mine, **more)
+    (death,) = launch.outcomes(run, 1, arguments, None, 8, init=False)
+    assert "exit code -9" in str(death.error)
+    assert list((tmp_path / "killed" / "checkpoints").glob(".rank0.*"))
+    resumed = launch(run, 1, arguments, init=False)
+    assert "resuming at step 6" in str(resumed[0]["events"])
+    assert not list((tmp_path / "killed" / "checkpoints").glob(".rank0.*"))
+    compare(whole, resumed, tmp_path / "whole", tmp_path / "killed")
+
+
+def spoil(rank: int, size: int, arguments: Any, damaged: str, missing: str) -> Any:
+    """Resume when rank 1 lacks the newest checkpoint and its next is damaged."""
+    if rank == 1:
+        Path(missing).unlink()
+        Path(damaged).write_bytes(Path(damaged).read_bytes()[:500])
+    torch.distributed.barrier()
+    with pytest.warns(UserWarning, match="passed over") if rank == 1 else _nothing():
+        return run(rank, size, arguments)
+
+
+def _nothing() -> Any:
+    import contextlib
+
+    return contextlib.nullcontext()
+
+
+def test_all_ranks_go_back_to_the_newest_step_that_all_have(
+    launch: Any, tmp_path: Path, mine: list[str]
+) -> None:
+    more = {**NETWORK, "model__width": "8"}
+    arguments = settings(tmp_path / "run", mine, **more)
+    whole = launch(run, 2, arguments)
+    log = (tmp_path / "run" / "log.jsonl").read_text()
+    folder = tmp_path / "run" / "checkpoints"
+    steps = Checkpoints(folder, 1, 3).steps()
+    assert len(steps) == 3
+    resumed = launch(
+        spoil, 2, arguments, *(str(folder / f"step{step:09d}.rank1.pt") for step in steps[:0:-1][::-1])
+    )
+    assert f"resuming at step {steps[0]}" in str(resumed[0]["events"])
+    for one, two in zip(whole, resumed):
+        same(one["state"], two["state"])
+    assert (tmp_path / "run" / "log.jsonl").read_text() == log
+
+
+def test_last_three_and_best_are_kept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, 0, keep=3)
+    for step in range(1, 7):
+        checkpoints.save(step, {"format": 1, "step": step}, best=step == 2)
+    assert checkpoints.steps() == [4, 5, 6]
+    best = checkpoints.load(checkpoints.best)
+    assert best is not None and best["step"] == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "best.rank0.pt",
+        *(f"step00000000{step}.rank0.pt" for step in (4, 5, 6)),
+    ]
+
+
+def test_another_run_in_the_same_folder_is_refused() -> None:
+    saved = '{"seed": 1, "train": {"num_epochs": 5, "optimizer": {"lr": 0.1}}}'
+    check_config(saved, {"seed": 1, "train": {"num_epochs": 9, "optimizer": {"lr": 0.1}}}, "runs/x")
+    with pytest.raises(ConfigError, match=r"train\.optimizer\.lr: 0\.1 then, 0\.2 now.*--suffix"):
+        check_config(saved, {"seed": 1, "train": {"num_epochs": 5, "optimizer": {"lr": 0.2}}}, "runs/x")
