@@ -174,6 +174,7 @@ class Alltoall(Communicator):
             second.abort()
             raise
         del averages
+        steps = [self._steps.get(segment.name, 0) for segment in bucket.segments]
         for place, segment in enumerate(bucket.segments):
             if commit and flags[place] == USED:
                 self._stepped(segment.name)
@@ -183,7 +184,7 @@ class Alltoall(Communicator):
                 first.settle(_place(owner, number), good)
                 if owner == rank:
                     second.settle(number, good)
-        self._decode(bucket, slices, flags, commit)
+        self._decode(bucket, slices, flags, commit, steps)
 
     def _scatter(self, bucket: Bucket, slices: Slices, ledger: Ledger) -> None:
         inputs = [self._input(segment).view(-1) for segment in bucket.segments]
@@ -249,12 +250,14 @@ class Alltoall(Communicator):
                 flags[piece.place] = max(flags[piece.place], value)
         return flags
 
-    def _decode(self, bucket: Bucket, slices: Slices, flags: Sequence[int], commit: bool) -> None:
+    def _decode(
+        self, bucket: Bucket, slices: Slices, flags: Sequence[int], commit: bool, steps: Sequence[int]
+    ) -> None:
         outs = {}
         for place, segment in enumerate(bucket.segments):
             if not self._conclude_flagged(segment, flags[place]):
                 outs[place] = self._output(segment).view(-1)
-        for pieces, (_, payloads) in zip(slices.owned, slices.gather.theirs):
+        for owner, (pieces, (_, payloads)) in enumerate(zip(slices.owned, slices.gather.theirs)):
             for piece, payload in zip(pieces, payloads):
                 if piece.place not in outs:
                     continue
@@ -262,7 +265,7 @@ class Alltoall(Communicator):
                 if piece.dense:
                     out.copy_(payload[0])
                 else:
-                    key = Key(_again(piece.name), self.seed)
+                    key = Key(_again(piece.name), self.seed, steps[piece.place], owner)
                     self.compressor.combine_(out, [payload], Context(out.shape, out.dtype, key))
         for place, out in outs.items():
             segment = bucket.segments[place]
