@@ -61,6 +61,9 @@ def cases_of(name: str) -> list[Case]:
     return [Case(name, memory, way) for memory in record.memories for way in record.communicators]
 
 
+BATCHES = [NAMES[start::4] for start in range(4)]
+"""For tests on real processes, where a call costs more than what it runs."""
+
 CASES = [case for name in NAMES for case in cases_of(name)]
 
 

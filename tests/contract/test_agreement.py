@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from contract.cases import CASES, NAMES, Case, bits_equal, build, cases_of, gradients, run, same
+from contract.cases import BATCHES, CASES, NAMES, Case, bits_equal, build, cases_of, gradients, run, same
 from contract.training import NETWORK, train
 from contract.wire import Wrapped
 from grace_dl import simulated
@@ -60,11 +60,11 @@ def test_the_seed_is_all_that_randomness_depends_on():
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("name", NAMES)
-def test_replicas_are_identical_after_fifty_steps(launch, name, size):
+@pytest.mark.parametrize("names", BATCHES, ids=" ".join)
+def test_replicas_are_identical_after_fifty_steps(launch, names, size):
     """Through DDP on real processes, whose own generators are seeded differently."""
-    ways = [case for case in cases_of(name) if case.memory == cases_of(name)[0].memory]
-    answers = launch(train, size, ways, 50, timeout=120)
+    ways = [case for name in names for case in cases_of(name) if case.memory == cases_of(name)[0].memory]
+    answers = launch(train, size, ways, 50, timeout=240)
     for place, case in enumerate(ways):
         parameters = [answer[place]["parameters"] for answer in answers]
         losses = [answer[place]["losses"] for answer in answers]

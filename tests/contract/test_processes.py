@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from contract.cases import NAMES, Case, bits_equal, build, cases_of, gradients
+from contract.cases import BATCHES, Case, bits_equal, build, cases_of, gradients
 from contract.wire import Counting
 from grace_dl import simulated
 from grace_dl.transport.base import Transport
@@ -57,10 +57,10 @@ def on_processes(rank: int, world: int, cases: list[Case]) -> list[dict[str, Any
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("name", NAMES)
-def test_processes_and_simulation_agree(launch, name, size):
-    cases = cases_of(name)
-    answers = launch(on_processes, size, cases, timeout=120)
+@pytest.mark.parametrize("names", BATCHES, ids=" ".join)
+def test_processes_and_simulation_agree(launch, names, size):
+    cases = [case for name in names for case in cases_of(name)]
+    answers = launch(on_processes, size, cases, timeout=240)
     for place, case in enumerate(cases):
         real = [answer[place] for answer in answers]
         model = simulated(size, timeout=20)
