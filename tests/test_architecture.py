@@ -29,7 +29,7 @@ ALLOWED = {
 }
 """What each part may import of the others. Parts not named are front doors and may import anything below them."""
 
-FRONT_DOORS = {"dist", "torch", "tensorflow", "acpsgd", "dgc", "helper", "cli", "demo"}
+FRONT_DOORS = {"dist", "torch", "tensorflow", "acpsgd", "dgc", "helper", "cli", "demo", "train", "configs"}
 
 
 def part_of(path: Path) -> str:
@@ -81,7 +81,7 @@ def test_imports_point_downward(path: Path) -> None:
 
 def test_nothing_below_imports_a_front_door_at_the_top_level() -> None:
     for path in FILES:
-        if part_of(path) in FRONT_DOORS or part_of(path) == "__init__":
+        if part_of(path) not in {*ALLOWED, "registry", "_alias"}:
             continue
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ImportFrom) and node.level:

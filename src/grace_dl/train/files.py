@@ -10,7 +10,7 @@ from pathlib import Path
 from ..errors import ConfigError
 from .config import Config
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parent.parent
 """Its folder `configs` is searched after the current directory, so that the shipped files work from anywhere."""
 
 
