@@ -24,7 +24,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not INSTALLED:
-        terminalreporter.write_line("tests/hvd needs Horovod, which is not in this environment: scripts/test_horovod.sh")
+        terminalreporter.write_line(
+            "tests/hvd needs Horovod, which is not in this environment: scripts/test_horovod.sh"
+        )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from contract.cases import CASES, Case, build, gradients
 from torch import Tensor, nn
+
+from contract.cases import CASES, Case, build, gradients
 
 NAME = "layer.weight"
 STEPS = 3

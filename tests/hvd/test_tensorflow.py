@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 from cluster import launch
-from contract.cases import CASES, VOTES, bits_equal, run
 from steps import NAME, STEPS, sequence
+
+from contract.cases import CASES, VOTES, bits_equal, run
 
 FUNCTIONS = [
     "crossing", "contract", "fit", "all_methods", "options", "tape", "refused", "xla", "loss_scale", "saving", "disable",

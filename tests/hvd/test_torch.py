@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from cluster import launch
+from steps import NAME, STEPS, sequence
+
 from contract.cases import CASES, VOTES, bits_equal, run
 from contract.training import NETWORK
-from steps import NAME, STEPS, sequence
 
 FUNCTIONS = [
     "collectives", "contract", "train_all", "options", "refused", "disable", "usage", "uneven", "attached", "scaler",
@@ -40,7 +41,9 @@ def alike(values):
 def test_collectives(ranks):
     for rank, found in enumerate(ranks["collectives"]):
         assert sum(value is True for value in found.values()) == 7
-        assert "disagree" in found["disagreement"] and f"rank {1 if rank == 0 else 0}" in found["disagreement"]
+        assert (
+            "disagree" in found["disagreement"] and f"rank {1 if rank == 0 else 0}" in found["disagreement"]
+        )
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

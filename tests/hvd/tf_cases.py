@@ -17,9 +17,10 @@ from steps import CASES, NAME, build, record, sequence
 ORIGINALS = (hvd.DistributedOptimizer, hvd.DistributedGradientTape)
 COMPILE = keras.Model.compile
 
+from grace_dl.tensorflow.helper import grace_from_params  # noqa: E402
+
 import grace_dl.tensorflow  # noqa: E402
 from grace_dl.errors import ConfigError, UnsupportedError  # noqa: E402
-from grace_dl.tensorflow.helper import grace_from_params  # noqa: E402
 from grace_dl.tensorflow.tensors import to_tensorflow, to_torch  # noqa: E402
 
 hvd.init()
@@ -70,7 +71,9 @@ def contract() -> dict:
 
         graph = tf.function(step)
         results = [torch.tensor((step if i < 2 else graph)(g).numpy()) for i, g in enumerate(grads)]
-        unchanged = all(np.array_equal(g.numpy(), s.numpy(), equal_nan=True) for g, s in zip(grads, sequence(RANK, SIZE)))
+        unchanged = all(
+            np.array_equal(g.numpy(), s.numpy(), equal_nan=True) for g, s in zip(grads, sequence(RANK, SIZE))
+        )
         found[str(case)] = {**record(grace, results), "unchanged": unchanged}
     return found
 
@@ -109,7 +112,9 @@ def fit() -> dict:
     for name, k in (("keras", keras), ("tf_keras", tf_keras)):
         start = _weights(_network(k))
         for kind in ("SGD", "Adam"):
-            model, losses, optimizer = _fit(k, lambda k=k, kind=kind: getattr(k.optimizers, kind)(0.01), TOPK, 3)
+            model, losses, optimizer = _fit(
+                k, lambda k=k, kind=kind: getattr(k.optimizers, kind)(0.01), TOPK, 3
+            )
             stats = optimizer.stats()
             found[f"{name} {kind}"] = {
                 "weights": _weights(model), "start": start, "losses": losses, "steps": stats.steps,
@@ -149,7 +154,9 @@ def _by_hand(k, params, passes=1, steps=4, op=None, average=False):
     def gradients(x, y):
         with tf.GradientTape() as tape:
             loss = loss_of(y, model(x))
-        return tape.gradient(loss, [getattr(v, "value", v) if k is keras else v for v in model.trainable_variables])
+        return tape.gradient(
+            loss, [getattr(v, "value", v) if k is keras else v for v in model.trainable_variables]
+        )
 
     apply = tf.function(lambda g: optimizer.apply_gradients(zip(g, model.trainable_variables)))
     for step in range(steps):
@@ -251,7 +258,10 @@ def refused() -> dict:
         attempt(name, lambda o=options: hvd.DistributedOptimizer(keras.optimizers.SGD(), grace=grace, **o))
     attempt("tape", lambda: hvd.DistributedGradientTape(tf.GradientTape(), grace=grace, op=hvd.Adasum))
     attempt("no communicator", lambda: hvd.DistributedOptimizer(keras.optimizers.SGD(), grace="topk"))
-    attempt("version 1", lambda: hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(1), grace=grace))
+    attempt(
+        "version 1",
+        lambda: hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(1), grace=grace),
+    )
     for name, k in (("jit keras", keras), ("jit tf_keras", tf_keras)):
         attempt(name, lambda k=k: _fit(k, k.optimizers.SGD, TOPK, compile_={"jit_compile": True}))
     keras.config.set_dtype_policy("mixed_float16")
@@ -277,8 +287,10 @@ def loss_scale() -> dict:
     """Keras' own loss scaling inside the exchange; one rank overflows."""
     keras.config.set_dtype_policy("mixed_float16")
     try:
-        model, losses, optimizer = _fit(
-            keras, lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05), initial_scale=2.0**24), TOPK
+        model, _, optimizer = _fit(
+            keras,
+            lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05), initial_scale=2.0**24),
+            TOPK,
         )
         scale = float(optimizer.dynamic_scale.numpy())
     finally:

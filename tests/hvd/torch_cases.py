@@ -7,10 +7,11 @@ import warnings
 
 import horovod.torch as hvd
 import torch
-from contract.training import NETWORK, network
 from horovod.torch import mpi_ops
 from steps import CASES, NAME, Chosen, build, record, sequence
 from torch import nn
+
+from contract.training import NETWORK, network
 
 ORIGINAL = hvd.DistributedOptimizer
 
@@ -32,7 +33,15 @@ def collectives() -> dict:
     """Every verb for every dtype that travels."""
     t = HorovodTransport()
     found = {}
-    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8):
+    for dtype in (
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int32,
+        torch.int64,
+        torch.uint8,
+    ):
         x = (torch.arange(37) % 5 + RANK).to(dtype)
         t.allreduce(x).wait()
         assert x.tolist() == [SIZE * (i % 5) + sum(range(SIZE)) for i in range(37)], dtype
@@ -113,7 +122,9 @@ def contract() -> dict:
         model = Chosen(grads[0].shape)
         grace = build(case)
         optimizer = hvd.DistributedOptimizer(
-            torch.optim.SGD(model.parameters(), lr=0.1), grace=grace, named_parameters=model.named_parameters()
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            grace=grace,
+            named_parameters=model.named_parameters(),
         )
         results = []
         with Wire() as wire:
@@ -139,7 +150,9 @@ def train_all() -> dict:
         grace = build(case)
         rate = 0.002 if "sign" in method and method != "efsignsgd" else 0.1
         optimizer = hvd.DistributedOptimizer(
-            torch.optim.SGD(model.parameters(), lr=rate), grace=grace, named_parameters=model.named_parameters()
+            torch.optim.SGD(model.parameters(), lr=rate),
+            grace=grace,
+            named_parameters=model.named_parameters(),
         )
         losses = []
         for _ in range(15):
@@ -199,9 +212,7 @@ def options() -> dict:
         ("early", {"backward_passes_per_step": 3}, {"passes": 2}),
         ("clip", {}, {"clip": True}),
     ):
-        found[name] = [
-            _train(*_model(params, **options), **use) for params in (None, EXACT, TOPK)
-        ]
+        found[name] = [_train(*_model(params, **options), **use) for params in (None, EXACT, TOPK)]
     return found
 
 
@@ -331,7 +342,9 @@ def uneven() -> dict:
     messages = []
     for as_dense in (False, True):
         optimizer = hvd.DistributedOptimizer(
-            torch.optim.SGD(sparse.parameters(), lr=0.1), grace=grace_from_params(TOPK), sparse_as_dense=as_dense
+            torch.optim.SGD(sparse.parameters(), lr=0.1),
+            grace=grace_from_params(TOPK),
+            sparse_as_dense=as_dense,
         )
         sparse.weight.grad = None
         try:
@@ -354,7 +367,9 @@ def attached() -> dict:
     switched = _train(model, optimizer, 2)
     stats = handle.stats().steps
     model2, optimizer2 = _model(None, wrap=False)
-    several = grace_from_params(EXACT).attach(optimizer2, named_parameters=model2.named_parameters(), passes=2)
+    several = grace_from_params(EXACT).attach(
+        optimizer2, named_parameters=model2.named_parameters(), passes=2
+    )
     passes = _train(model2, optimizer2, passes=2)
     expected = _train(*_model(None, backward_passes_per_step=2), passes=2)
     several.detach()

@@ -18,9 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Mapping
 
 from ..errors import GraceError
 
@@ -61,11 +61,16 @@ class Frameworks:
     @property
     def label(self) -> str:
         """Marks the wheel: `torch2.13.0.tf2.21.0`."""
-        parts = [f"torch{self.torch}" if self.torch else "", f"tf{self.tensorflow}" if self.tensorflow else ""]
+        parts = [
+            f"torch{self.torch}" if self.torch else "",
+            f"tf{self.tensorflow}" if self.tensorflow else "",
+        ]
         return re.sub(r"[^a-z0-9.]+", ".", ".".join(p for p in parts if p).lower())
 
     def __str__(self) -> str:
-        return f"Python {self.python}, torch {self.torch or 'absent'}, TensorFlow {self.tensorflow or 'absent'}"
+        return (
+            f"Python {self.python}, torch {self.torch or 'absent'}, TensorFlow {self.tensorflow or 'absent'}"
+        )
 
 
 def probe(python: str) -> Frameworks:
@@ -104,7 +109,9 @@ def wheel_folder(frameworks: Frameworks, mpi: bool) -> Path:
         for name, value in sorted(os.environ.items())
         if name.startswith(("HOROVOD_GPU", "HOROVOD_CUDA", "HOROVOD_NCCL", "HOROVOD_ROCM", "HOROVOD_CPU"))
     }
-    extra = "".join(f"-{name.removeprefix('HOROVOD_').lower()}.{Path(value).name}" for name, value in options.items())
+    extra = "".join(
+        f"-{name.removeprefix('HOROVOD_').lower()}.{Path(value).name}" for name, value in options.items()
+    )
     name = f"horovod{VERSION}-{frameworks.abi}-{platform.machine()}-{frameworks.label}-{'mpi' if mpi else 'gloo'}{extra}"
     return cache_folder() / re.sub(r"[^A-Za-z0-9._-]+", "_", name)
 
@@ -148,10 +155,16 @@ def environment(frameworks: Frameworks, mpi: bool, wrapper: Path, jobs: int) -> 
 
 def check_tools(mpi: bool, compiler: str, env: Mapping[str, str] = os.environ) -> None:
     """Look for what the build needs before an hour is spent."""
-    wanted = [(shlex.split(compiler)[0], "a C++ compiler", "g++"), ("make", "make", "make"), ("cmake", "CMake", "cmake")]
+    wanted = [
+        (shlex.split(compiler)[0], "a C++ compiler", "g++"),
+        ("make", "make", "make"),
+        ("cmake", "CMake", "cmake"),
+    ]
     if mpi:
         wanted.append(("mpicxx", "MPI with its headers", "openmpi-bin libopenmpi-dev"))
-    missing = [(what, package) for tool, what, package in wanted if shutil.which(tool, path=env.get("PATH")) is None]
+    missing = [
+        (what, package) for tool, what, package in wanted if shutil.which(tool, path=env.get("PATH")) is None
+    ]
     if missing:
         raise BuildError(
             f"the build needs {', '.join(what for what, _ in missing)}, which is not installed or not on PATH. "
@@ -208,7 +221,16 @@ def build(
         if source is None:
             source = _download(python, Path(scratch), env, report)
         out = Path(scratch) / "wheel"
-        command = [python, "-m", "pip", "wheel", "--verbose", "--no-deps", "--no-build-isolation", "--no-cache-dir"]
+        command = [
+            python,
+            "-m",
+            "pip",
+            "wheel",
+            "--verbose",
+            "--no-deps",
+            "--no-build-isolation",
+            "--no-cache-dir",
+        ]
         command += ["--wheel-dir", str(out), source]
         code, text = _watch(command, env, log, report)
         wheel = cached(out) if out.is_dir() else None
@@ -236,9 +258,17 @@ def _download(python: str, folder: Path, env: Mapping[str, str], report: Report)
 def _watch(command: list[str], env: Mapping[str, str], log: Path, report: Report) -> tuple[int, str]:
     """Run a build; report its percentages as they come, once each, with the time."""
     started, lines, shown = time.monotonic(), [], -1
-    with log.open("w") as file, subprocess.Popen(
-        command, env=dict(env), text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as process:
+    with (
+        log.open("w") as file,
+        subprocess.Popen(
+            command,
+            env=dict(env),
+            text=True,
+            errors="replace",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ) as process,
+    ):
         assert process.stdout is not None
         for line in process.stdout:
             file.write(line)

@@ -8,9 +8,11 @@ GRACE or Horovod.
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 import warnings
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -41,7 +43,10 @@ def _family(optimizer: Any) -> str:
     """Which Keras an optimizer belongs to; neither is imported for the question."""
     for family in ("keras", "tf_keras"):
         module = sys.modules.get(family)
-        kinds = [getattr(module, "optimizers", None), getattr(getattr(module, "optimizers", None), "legacy", None)]
+        kinds = [
+            getattr(module, "optimizers", None),
+            getattr(getattr(module, "optimizers", None), "legacy", None),
+        ]
         for kind in kinds:
             base = getattr(kind, "Optimizer", None)
             if isinstance(base, type) and isinstance(optimizer, base):
@@ -68,7 +73,9 @@ class _Grace:
 def _keras3(base: type) -> Any:
     class Distributed(_Grace, base):  # type: ignore[valid-type, misc]
         def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-            variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+            variables = list(
+                self._trainable_variables if trainable_variables is None else trainable_variables
+            )
             if not self.built:
                 # Variables cannot be made inside a condition.
                 with tf.init_scope():
@@ -137,10 +144,11 @@ def guard_compile(family: str) -> None:
     """Let `compile` of this Keras look out for XLA, which cannot hold the exchange; `unguard` takes it back."""
     if family in _guarded:
         return
-    if family == "keras":
-        from keras.src.trainers.trainer import Trainer as owner
-    else:
-        from tf_keras import Model as owner
+    owner = (
+        importlib.import_module("keras.src.trainers.trainer").Trainer
+        if family == "keras"
+        else importlib.import_module("tf_keras").Model
+    )
     original = owner.compile
 
     @functools.wraps(original)

@@ -59,7 +59,9 @@ def reducer(grace: Any, given: dict[str, Any]) -> TensorReducer:
         )
     for option, reason in _REASONS.items():
         if options[option] != DEFAULTS[option]:
-            raise ConfigError(f"{option}={options[option]!r} cannot be combined with grace: {reason}. Leave it out.")
+            raise ConfigError(
+                f"{option}={options[option]!r} cannot be combined with grace: {reason}. Leave it out."
+            )
     if os.environ.get("HOROVOD_ELASTIC") == "1":
         raise ConfigError(
             "elastic TensorFlow jobs cannot be combined with grace: the exchange has connections of its own, which "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 import torch
@@ -51,7 +52,9 @@ class TensorReducer:
 
     # Where gradients are symbols or eager tensors ------------------------------------------------------
 
-    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any], scale: Any = None) -> tuple[Any, list[Any]]:
+    def __call__(
+        self, gradients: Sequence[Any], variables: Sequence[Any], scale: Any = None
+    ) -> tuple[Any, list[Any]]:
         """(whether a step is complete, the gradients): with several passes per step, only the last completes one."""
         results = list(gradients)
         if not self.included:

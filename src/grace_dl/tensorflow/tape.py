@@ -10,7 +10,7 @@ from ..errors import ConfigError
 from .options import reducer
 
 
-class GraceTape(tf.GradientTape):
+class GraceTape(tf.GradientTape):  # type: ignore[misc]
     """A tape whose gradients are those of all ranks."""
 
     _grace: Any
@@ -31,7 +31,11 @@ class GraceTape(tf.GradientTape):
     ) -> Any:
         gradients = super().gradient(target, sources, output_gradients, unconnected_gradients)
         flat_sources = tf.nest.flatten(sources)
-        flat = [gradients] if len(flat_sources) == 1 and not tf.nest.is_nested(sources) else _flat(gradients, sources)
+        flat = (
+            [gradients]
+            if len(flat_sources) == 1 and not tf.nest.is_nested(sources)
+            else _flat(gradients, sources)
+        )
         shared = [place for place, s in enumerate(flat_sources) if _identity(s) not in self._local]
         _, reduced = self._grace([flat[p] for p in shared], [flat_sources[p] for p in shared])
         size = self._grace.communicator.transport.size if self._grace.included else 1

@@ -7,15 +7,16 @@ nothing left to do. Options that mean something with compression work as in Horo
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import horovod.torch as hvd
 import torch
 from torch import Tensor
 
 from ..communicator.base import Communicator
-from ..errors import ConfigError
 from ..dist.optimizer import named
+from ..errors import ConfigError
 from ..pipeline.horovod_reducer import HorovodReducer
 from ..telemetry import Stats
 

@@ -53,7 +53,9 @@ class HorovodPeerError(PeerError, mpi_ops.HorovodInternalError):  # type: ignore
 class HorovodHandle(Handle):
     """An operation under way, and what is left to do with its result."""
 
-    def __init__(self, number: int, what: str, timeout: float, then: Callable[[], Handle | None] | None = None) -> None:
+    def __init__(
+        self, number: int, what: str, timeout: float, then: Callable[[], Handle | None] | None = None
+    ) -> None:
         self._number: int | None = number
         self._what = what
         self._timeout = timeout

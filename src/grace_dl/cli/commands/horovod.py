@@ -15,10 +15,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("install", "build", "check"),
         help="build: make the wheel only; install: that, unless it is cached, and install it; check: see if it works",
     )
-    parser.add_argument("--python", default=sys.executable, help="the interpreter to build for (default: this one)")
+    parser.add_argument(
+        "--python", default=sys.executable, help="the interpreter to build for (default: this one)"
+    )
     parser.add_argument("--mpi", action="store_true", help="with MPI beside Gloo, for mpirun")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at once (1.5 GB each)")
-    parser.add_argument("--source", help="Horovod's source archive or folder, if it is not to come from the index")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="compilers at once (1.5 GB each)"
+    )
+    parser.add_argument(
+        "--source", help="Horovod's source archive or folder, if it is not to come from the index"
+    )
     parser.add_argument("--rebuild", action="store_true", help="build even if the wheel is cached")
 
 

@@ -1,0 +1,22 @@
+"""The gradients that the Horovod tests use, through DDP."""
+
+from __future__ import annotations
+
+import torch
+from steps import CASES, Chosen, build, sequence
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def contract(rank: int, world: int) -> dict[str, list[torch.Tensor]]:
+    found = {}
+    for case in CASES:
+        grads = sequence(rank, world)
+        model = DDP(Chosen(grads[0].shape))
+        build(case).attach(model)
+        results = []
+        for c in grads:
+            model.zero_grad()
+            model(c).backward()
+            results.append(model.module.layer.weight.grad.clone())
+        found[str(case)] = results
+    return found

@@ -1,0 +1,96 @@
+"""Launches of their own: process sets, a second initialisation, a rank that dies."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import horovod.torch as hvd
+import torch
+from torch import nn
+
+import grace_dl.torch  # noqa: F401
+from contract.training import network
+from grace_dl import grace_from_params
+from grace_dl.errors import PeerError
+from grace_dl.pipeline.horovod_reducer import HorovodReducer
+
+TOPK = {"compressor": "topk", "compress_ratio": 0.05}
+
+
+def leave() -> None:
+    hvd.shutdown()
+
+
+def _train(optimizer, model, steps, rank):
+    for step in range(steps):
+        optimizer.zero_grad()
+        x = torch.randn(16, 40, generator=torch.Generator().manual_seed(100 * step + rank))
+        nn.functional.cross_entropy(model(x), (x[:, 0] > 0).long()).backward()
+        optimizer.step()
+    return torch.cat([p.detach().view(-1) for p in model.parameters()])
+
+
+def process_sets() -> dict:
+    """Ranks 0 and 2 train together; rank 1 alone, without exchange."""
+    pair = hvd.ProcessSet([0, 2])
+    hvd.init(process_sets=[pair])
+    found = {}
+    for params in (TOPK, {"compressor": "bf16"}, {"compressor": "int8", "communicator": "alltoall"},
+                   {"compressor": "topk", "communicator": "broadcast"}):  # fmt: skip
+        model = network()
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), grace=grace_from_params(params),
+            named_parameters=model.named_parameters(), process_set=pair,
+        )  # fmt: skip
+        name = f"{params['compressor']} {params.get('communicator')}"
+        found[name] = (_train(optimizer, model, 4, hvd.rank()), optimizer.stats().steps)
+    hvd.barrier()
+    return found
+
+
+def again() -> dict:
+    """Horovod shut down and initialised again, as elastic training does after a change of ranks."""
+    hvd.init()
+    model = network()
+    grace = grace_from_params({"compressor": "int8", "communicator": "alltoall", "memory": "residual"})
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), grace=grace, named_parameters=model.named_parameters()
+    )
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, batch=0)
+    _train(optimizer, model, 3, hvd.rank())
+    state.commit()
+    owed = {name: grace.residual(name) for name, _ in model.named_parameters()}
+    before = sum(o.abs().sum().item() for o in owed.values() if o is not None)
+    hvd.shutdown()
+    time.sleep(1)
+    hvd.init()
+    state.restore()
+    state.sync()
+    parameters = _train(optimizer, model, 3, hvd.rank())
+    reducer = optimizer._grace_reducer
+    assert isinstance(reducer, HorovodReducer) and not grace.transport.stale
+    return {
+        "parameters": parameters,
+        "owed": before,
+        "steps": sorted(set(grace.state_dict()["steps"].values())),
+    }
+
+
+def death() -> str:
+    """The last rank dies in the middle of training; the others are told and do not hang."""
+    hvd.init()
+    model = network()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), grace=grace_from_params(TOPK),
+        named_parameters=model.named_parameters(),
+    )  # fmt: skip
+    _train(optimizer, model, 2, hvd.rank())
+    if hvd.rank() == hvd.size() - 1:
+        os._exit(7)
+    try:
+        _train(optimizer, model, 3, hvd.rank())
+    except PeerError as error:
+        assert isinstance(error, hvd.HorovodInternalError)
+        return str(error)
+    return ""

@@ -1,0 +1,65 @@
+"""MNIST with Horovod: every worker has the whole model and a part of the data.
+
+python torch_hvd_mnist.py
+horovodrun -np 2 --gloo python torch_hvd_mnist.py
+horovodrun -np 2 --gloo python torch_hvd_mnist.py --compressor topk
+"""
+
+import argparse
+import time
+
+import horovod.torch as hvd
+import torch
+from grace_dl.torch.helper import grace_from_params
+from torch import nn
+
+from grace_dl.data import load_images
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--epochs", type=int, default=4)
+parser.add_argument("--batch", type=int, default=256, help="images in a step, of all workers together")
+parser.add_argument(
+    "--compressor", help="a method of GRACE (grace methods); without it, Horovod's own all-reduce"
+)
+args = parser.parse_args()
+
+hvd.init()  # 1. find the other workers
+say = print if hvd.rank() == 0 else lambda *_: None
+say(f"{hvd.size()} worker(s), {args.compressor or 'no compression'}")
+
+torch.manual_seed(0)
+images = load_images("mnist", report=say)
+train_x, train_y = images.train_x.float().div(255).flatten(1), images.train_y
+test_x, test_y = images.test_x.float().div(255).flatten(1), images.test_y
+
+model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.002)
+
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # 2. all start from the same weights
+options = {}
+if args.compressor:  # 3b. the one more line: send compressed gradients
+    options["grace"] = grace_from_params({"compressor": args.compressor})
+# 3. average the gradients of all workers
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **options)
+
+started = time.perf_counter()
+steps = 0
+for epoch in range(args.epochs):
+    order = torch.randperm(len(train_x), generator=torch.Generator().manual_seed(epoch))
+    for batch in order.split(args.batch):
+        batch = batch[hvd.rank() :: hvd.size()]  # 4. every worker takes its own part of the batch
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(train_x[batch]), train_y[batch])
+        loss.backward()
+        optimizer.step()
+        steps += 1
+    say(f"epoch {epoch + 1}: loss {loss.item():.3f}")
+seconds = time.perf_counter() - started
+
+with torch.no_grad():
+    accuracy = (model(test_x).argmax(1) == test_y).float().mean().item()
+sent = 4 * sum(p.numel() for p in model.parameters())
+if args.compressor:
+    sent = optimizer.stats().payload_bytes // steps
+say(f"{steps} steps of {1000 * seconds / steps:.1f} ms; {sent:,} bytes of gradients a worker and step")
+say(f"test accuracy {100 * accuracy:.2f} %")
