@@ -129,9 +129,9 @@ def test_closures():
         value.backward()
         return value
 
-    first = float(optimizer.step(closure))
+    first = optimizer.step(closure).item()
     for _ in range(3):
-        last = float(optimizer.step(closure))
+        last = optimizer.step(closure).item()
     assert last < first
 
 
