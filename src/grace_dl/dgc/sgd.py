@@ -22,7 +22,7 @@ class DGCSGD(torch.optim.Optimizer):
     >>> weight.grad = torch.ones(2)
     >>> optimizer.step()
     >>> weight.tolist()
-    [0.899..., 0.899...]
+    [0.8989..., 0.8989...]
     """
 
     def __init__(
