@@ -41,7 +41,7 @@ def run_workers(
     namespace) and returns the network interface to use; without it that is loopback. Events are handed to `on_event` as they come. When no worker says anything for
     `silence` seconds, all are ended and the stacks of those still at work are printed. Returns the results by rank.
     """
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     # Workers that are placed elsewhere may not reach this process, but they share its files.
     folder = tempfile.TemporaryDirectory(prefix="grace-workers-")
@@ -53,7 +53,7 @@ def run_workers(
     try:
         for rank in range(world):
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(
+            process: BaseProcess = context.Process(
                 target=_worker,
                 args=(theirs, meeting, rank, world, silence, place, function, arguments),
                 daemon=True,
@@ -139,11 +139,13 @@ def _worker(
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // world))
     try:
         timeout = datetime.timedelta(seconds=silence)
-        store: dist.Store
+        from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
+
+        store: Store
         if isinstance(meeting, int):
-            store = dist.TCPStore("127.0.0.1", meeting, is_master=False, timeout=timeout)
+            store = TCPStore("127.0.0.1", meeting, is_master=False, timeout=timeout)
         else:
-            store = dist.FileStore(meeting, world)
+            store = FileStore(meeting, world)
             store.set_timeout(timeout)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timeout)
         result = function(rank, world, lambda event: end.send(("event", event)), *arguments)

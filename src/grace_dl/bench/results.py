@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +79,8 @@ class Results:
         self.records[identity] = {"id": identity, **record}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         draft = self.path.with_suffix(".part")
-        draft.write_text(json.dumps({**self.header, "records": list(self)}, indent=1) + "\n")
+        draft.write_text(json.dumps({**self.header, "records": list(self.records.values())}, indent=1) + "\n")
         draft.replace(self.path)
-
-    def __iter__(self) -> Iterable[dict[str, Any]]:  # type: ignore[override]
-        return iter(self.records.values())
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -116,6 +116,7 @@ class DgcCompressor(SparseCodec):
             factor = (self.compress_ratio / first) ** (1 / self.warmup_epochs)
         else:
             number("warmup_coeff", coeff, "the factor of the ratio from stage to stage, or a list of ratios")
+            assert isinstance(coeff, int | float)
             if not 0 < coeff < 1:
                 raise ConfigError(
                     f"warmup_coeff={coeff!r} must lie in (0, 1): the ratio is multiplied by it at every stage. A list "

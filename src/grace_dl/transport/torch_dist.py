@@ -39,7 +39,8 @@ class TorchTransport(Transport):
     """Collectives of a process group; further channels are groups of their own with the same ranks."""
 
     def __init__(self, group: Any = None) -> None:
-        self._group: Any = group if group is not None else dist.group.WORLD
+        everyone: Any = dist.group.WORLD
+        self._group = everyone if group is None else group
         self.rank = dist.get_rank(self._group)
         self.size = dist.get_world_size(self._group)
         if self.rank < 0:
@@ -47,7 +48,7 @@ class TorchTransport(Transport):
                 "this process is not a member of the process group it was given; "
                 "call it only on the group's own ranks."
             )
-        self._channels = [self._group]
+        self._channels: list[Any] = [self._group]
         self._agreements = 0
         # Objects are made in the same order on the ranks of a group, so that a count per rank names them.
         label = f"grace/{self._group.group_name}"
