@@ -73,7 +73,7 @@ def block_encode(
     tl.store(scales + row, scale, mask=row * BLOCK < n)
     levels = tl.full((ROWS, WIDTH), LEVELS, v.dtype)
     divisor = tl.broadcast_to(tl.where(scale > 0, scale, 1.0)[:, None], (ROWS, WIDTH))
-    y = tl.minimum(divide(size, divisor) * levels, levels)
+    y = tl.minimum(divide(size, divisor, False) * levels, levels)
     whole = tl.floor(y)
     up = uniforms(k0, k1, where, v.dtype) < y - whole
     q = whole.to(tl.int32) + up.to(tl.int32)
@@ -96,7 +96,7 @@ def block_encode(
         kept = (group < BLOCK // SHARE)[None, :] & (place * SHARE < n)
         tl.store(codes + place, byte.to(tl.uint8), mask=kept)
     if EF:
-        decoded = divide(q.to(v.dtype), levels) * scale[:, None]
+        decoded = divide(q.to(v.dtype), levels, True) * scale[:, None]
         tl.store(x + where, v - decoded, mask=mask)
 
 
@@ -167,4 +167,4 @@ def block_add(
     scale = tl.load(scales + where // BLOCK, mask=mask, other=0.0)
     v = tl.load(out + where, mask=mask, other=0.0)
     q = (code - LEVELS).to(v.dtype)
-    tl.store(out + where, v + divide(q, tl.full((TILE,), LEVELS, v.dtype)) * scale, mask=mask)
+    tl.store(out + where, v + divide(q, tl.full((TILE,), LEVELS, v.dtype), True) * scale, mask=mask)

@@ -3,8 +3,13 @@
 # mypy: ignore-errors
 # Triton compiles this text itself; Python's types do not describe it.
 
+import re
+
 import triton
 import triton.language as tl
+
+# Triton 3.0 to 3.4 (at least) compile `tl.div_rn` to an instruction that takes subnormal numbers for zero; 3.9 does not.
+DIVIDES_SUBNORMALS = tl.constexpr(tuple(int(i) for i in re.findall(r"\d+", triton.__version__)[:2]) >= (3, 9))
 
 
 @triton.jit
@@ -49,12 +54,15 @@ def uniforms(k0, k1, index, dtype: tl.constexpr):
 
 
 @triton.jit
-def divide(a, b):
-    """a / b, correctly rounded: `/` is that for float64 only."""
+def divide(a, b, NORMAL: tl.constexpr):
+    """a / b, correctly rounded (`/` is that for float64 only). NORMAL: nothing involved can be subnormal."""
     if a.dtype == tl.float64:
         return a / b
-    else:
+    elif NORMAL or DIVIDES_SUBNORMALS:
         return tl.div_rn(a, b)
+    else:
+        # float64 has more than twice the digits of float32, so that rounding twice is rounding once.
+        return (a.to(tl.float64) / b.to(tl.float64)).to(tl.float32)
 
 
 @triton.jit
