@@ -1,11 +1,20 @@
 #!/usr/bin/env bash
-# Sets up, then checks style and types and runs every test. Arguments go to pytest: ./test.sh -k topk
+# Sets up, then checks style and types and runs every test, at last those with TensorFlow and real Horovod.
+# ./test.sh --quick leaves the last ones out. Further arguments go to pytest, for the first part: ./test.sh --quick -k topk
 set -euo pipefail
 cd "$(dirname "$0")"
+quick=
+if [ "${1:-}" = --quick ]; then
+  quick=yes
+  shift
+fi
 . scripts/setup.sh
 setup
 export OMP_NUM_THREADS=1
 .venv/bin/ruff check .
 .venv/bin/ruff format --check --quiet . || { echo "Not formatted; run: .venv/bin/ruff format ."; exit 1; }
 .venv/bin/mypy
-exec .venv/bin/python -m pytest "$@"
+.venv/bin/python -m pytest "$@"
+if [ -z "$quick" ]; then
+  scripts/test_horovod.sh
+fi
