@@ -106,7 +106,7 @@ each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], id
 
 @each_method
 @each_dtype
-@pytest.mark.parametrize("n", [1, 2, 7, 15, 33, 255, 1000, 1025, 4097, 12289])
+@pytest.mark.parametrize("n", [1, 7, 33, 1000, 1025, 12289])
 def test_sizes(compressor, dtype, n, monkeypatch):
     x, g = values(n, dtype), values(n, dtype, 2)
     compare(compressor, monkeypatch, x, g)
@@ -117,12 +117,12 @@ def test_sizes(compressor, dtype, n, monkeypatch):
 @each_method
 @each_dtype
 @pytest.mark.parametrize("isa", ["baseline", "avx2"])
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("threads", [2, 3])
 def test_threads_and_instruction_sets(compressor, dtype, isa, threads, monkeypatch):
     if not native.set_isa(isa):
         pytest.skip(f"this processor has no {isa}")
     torch.set_num_threads(threads)
-    n = 150_001
+    n = 90_001
     compare(compressor, monkeypatch, values(n, dtype), values(n, dtype, 2), beta=0.5, offset=1)
 
 
@@ -137,16 +137,19 @@ INPUTS = {
     "sparse": lambda n: values(n, torch.float32) * (torch.arange(n) % 1000 == 7),
     "rising": lambda n: torch.arange(n, dtype=torch.float32),
     "sorted by size": lambda n: values(n, torch.float32).sort().values,
-    "mixed scales": lambda n: values(n, torch.float32) * 10.0 ** values(n, torch.float32, 5).mul(8).clamp(-30, 30),
+    "mixed scales": lambda n: (
+        values(n, torch.float32) * 10.0 ** values(n, torch.float32, 5).mul(8).clamp(-30, 30)
+    ),
     "periodic": lambda n: (torch.arange(n) % 64 == 0).float() * 5 + values(n, torch.float32) * 0.01,
 }
 
 
 @each_method
-@each_dtype
+@pytest.mark.parametrize(
+    ("n", "dtype"), [(777, torch.float32), (777, torch.float64), (70_003, torch.float32)]
+)
 @pytest.mark.parametrize("kind", INPUTS)
-@pytest.mark.parametrize("n", [777, 100_003])
-def test_inputs(compressor, dtype, kind, n, monkeypatch):
+def test_inputs(compressor, n, dtype, kind, monkeypatch):
     x = INPUTS[kind](n).to(dtype)
     compare(compressor, monkeypatch, x, torch.zeros_like(x))
     compare(compressor, monkeypatch, x, ef=False)

@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 KERNELS = ("select", "scatter", "eden")
-SANITIZE = ["-std=c++17", "-O1", "-g", "-ffp-contract=off", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+SANITIZE = [
+    "-std=c++17",
+    "-O1",
+    "-g",
+    "-ffp-contract=off",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+]
 AVX2 = ["-mavx2", "-mf16c", "-mbmi", "-mbmi2", "-mlzcnt", "-mpopcnt"]
 SETS = {"baseline": []}
 if platform.machine() in ("x86_64", "AMD64"):

@@ -100,7 +100,7 @@ def dgc_encode(
     n = x.numel()
     s = sampling
     last = s.start + (s.samples - 1) * s.stride
-    if s.samples < n and not (0 < s.rank <= s.samples and 0 <= s.start and 0 <= s.stride and last < n):
+    if s.samples < n and not (0 < s.rank <= s.samples and s.start >= 0 and s.stride >= 0 and last < n):
         raise ValueError(f"{sampling} does not sample {n} elements")
     at = source(x, g, n)
     out = _sized(values, index, n, k)

@@ -7,6 +7,8 @@ lowest one. A sequence with fewer than k indices is padded: Elias-Fano repeats `
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -32,6 +34,7 @@ def is_bitmap(d: int, k: int) -> bool:
     return (d + 7) // 8 <= sum(_sizes(d, k))
 
 
+@functools.lru_cache(4096)
 def index_bytes(d: int, k: int) -> int:
     """Bytes that `k` sorted indices below `d` take.
 

@@ -1,0 +1,128 @@
+"""DGC's memory: momentum correction, masking, clipping, and taking a step back."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from grace_dl.compressor.dgc import DgcCompressor
+from grace_dl.compressor.topk import TopKCompressor
+from grace_dl.errors import ConfigError
+from grace_dl.key import Key
+from grace_dl.memory.dgc import DgcMemory
+
+
+def normal(shape, seed):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def one_step(memory, grad, step, compressor, commit=True):
+    pending = memory.begin(grad, Key("w", step=step), compressor)
+    sent = compressor.decompress(pending.payload, pending.ctx)
+    memory.commit(pending) if commit else memory.abort(pending)
+    return sent
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("masking", [False, True])
+def test_against_the_equations(nesterov, masking):
+    memory = DgcMemory(momentum=0.9, nesterov=nesterov, momentum_masking=masking)
+    compressor = DgcCompressor(0.1, sample_ratio=1.0)
+    m = v = torch.zeros(20, 30, dtype=torch.float64)
+    for step in range(5):
+        g = normal((20, 30), step)
+        sent = one_step(memory, g, step, compressor)
+        if nesterov:
+            m = 0.9 * (m + g)
+            v = v + m + g
+        else:
+            m = 0.9 * m + g
+            v = v + m
+        mask = sent != 0
+        assert int(mask.sum()) == 60
+        assert torch.allclose(sent[mask], v[mask])
+        v = torch.where(mask, 0.0, v)
+        if masking:
+            m = torch.where(mask, 0.0, m)
+        assert torch.allclose(memory.state["w"]["m"], m)
+        assert torch.allclose(memory.state["w"]["v"], v)
+        assert torch.equal(memory.residual("w"), memory.state["w"]["v"])
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("clipping", [None, 0.5])
+def test_abort_takes_a_step_back(momentum, nesterov, clipping):
+    memory = DgcMemory(momentum, nesterov, gradient_clipping=clipping)
+    compressor = DgcCompressor(0.1)
+    for step in range(3):
+        one_step(memory, normal((20, 30), step), step, compressor)
+    before = memory.state_dict()
+    one_step(memory, normal((20, 30), 7) * 100, 3, compressor, commit=False)
+    after = memory.state["w"]
+    assert torch.allclose(after["v"], before["w"]["v"], atol=1e-10)
+    if momentum:
+        assert torch.allclose(after["m"], before["w"]["m"], atol=1e-10)
+    assert after["m"].isfinite().all()
+
+
+def test_clipping_by_norm_shrinks_with_workers_and_leaves_the_gradient():
+    memory = DgcMemory(momentum=0.0, gradient_clipping=1.0)
+    memory.workers = 4
+    g = normal((10, 10), 0)
+    kept = g.clone()
+    memory.begin(g, Key("w"), DgcCompressor(0.1))
+    assert torch.equal(g, kept)
+    assert float(memory.state["w"]["v"].norm()) == pytest.approx(1 / math.sqrt(4))
+
+
+def test_clipping_by_a_function():
+    memory = DgcMemory(momentum=0.0, gradient_clipping=lambda grad: grad.clamp_(-0.1, 0.1))
+    g = normal((10, 10), 0)
+    kept = g.clone()
+    memory.begin(g, Key("w"), DgcCompressor(0.1))
+    assert torch.equal(g, kept)
+    assert torch.equal(memory.state["w"]["v"], g.clamp(-0.1, 0.1))
+    assert isinstance(memory.settings()["gradient_clipping"], str)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_dense_parameters_get_momentum_after_the_average(nesterov):
+    memory = DgcMemory(0.5, nesterov)
+    ours, parameter = [], torch.nn.Parameter(torch.zeros(4))
+    optimizer = torch.optim.SGD([parameter], lr=1.0, momentum=0.5, nesterov=nesterov)
+    for step in range(4):
+        mean = normal((4,), step).float()
+        parameter.grad = mean.clone()
+        before = parameter.detach().clone()
+        optimizer.step()
+        memory.after_dense_(mean, "b")
+        ours.append((mean, before - parameter.detach()))
+    for mean, update in ours:
+        assert torch.allclose(mean, update, atol=1e-6)
+
+
+def test_other_compressors_are_masked_too():
+    memory = DgcMemory()
+    one_step(memory, normal((5, 5), 0), 0, TopKCompressor(0.2))
+    assert int((memory.state["w"]["m"] == 0).sum()) == 5
+
+
+def test_state_is_saved_and_restored():
+    memory, again = DgcMemory(), DgcMemory()
+    compressor = DgcCompressor(0.1)
+    one_step(memory, normal((20, 30), 0), 0, compressor)
+    again.load_state_dict(memory.state_dict())
+    a = one_step(memory, normal((20, 30), 1), 1, compressor)
+    b = one_step(again, normal((20, 30), 1), 1, compressor)
+    assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"momentum": 1.0}, {"momentum": -0.1}, {"gradient_clipping": 0.0}, {"gradient_clipping": -1}]
+)
+def test_bad_settings(bad):
+    with pytest.raises(ConfigError, match=next(iter(bad))):
+        DgcMemory(**bad)
