@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import registry
-from ..compressor.base import Compressor, Spec, work_dtype
+from ..compressor.base import Compressor, Spec, narrow, work_dtype
 from ..errors import ConfigError, StateError
 from ..key import Key
 from ..memory.base import Memory
@@ -111,8 +111,9 @@ class Communicator:
             raise ConfigError(
                 f"{method.name} does not work with memory {name!r}. It works with: {', '.join(method.memories)}."
             )
-        if name in method.warn:
-            warnings.warn(f"{method.name} with memory {name!r}: {method.warn[name]}", stacklevel=4)
+        known = {**method.warn, **self.compressor.warn}
+        if name in known:
+            warnings.warn(f"{method.name} with memory {name!r}: {known[name]}", stacklevel=4)
         if getattr(self.compressor, "scaled", False) is None:
             self.compressor.scaled = isinstance(memory, NoneMemory)  # type: ignore[attr-defined]
         return memory
@@ -269,7 +270,7 @@ class Communicator:
     @staticmethod
     def _store(segment: Segment, out: Tensor) -> None:
         if out.dtype != segment.flat.dtype:
-            segment.flat.copy_(out.view(-1))
+            segment.flat.copy_(narrow(out.view(-1), segment.flat.dtype))
 
     def _conclude_flagged(self, segment: Segment, flag: int) -> bool:
         """Set the result of a segment with nothing to decode; False for an ordinary one.

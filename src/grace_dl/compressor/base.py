@@ -124,6 +124,11 @@ class Compressor:
         return True
 
     @property
+    def warn(self) -> dict[str, str]:
+        """Memories that are allowed but go wrong with these settings: name to reason."""
+        return {}
+
+    @property
     def phase(self) -> Hashable:
         """Changes whenever `spec` does in the course of a run (a warm-up); the same on every rank at every step."""
         return None
@@ -185,7 +190,7 @@ class Codec(Compressor):
         if out.numel():
             self.check(payload, out)
             self.accumulate_(out, payload, ctx)
-        return out.to(ctx.dtype).view(ctx.shape)
+        return narrow(out, ctx.dtype).view(ctx.shape)
 
     def combine_(self, out: Tensor, payloads: Sequence[Payload], ctx: Context) -> None:
         for payload in payloads:
@@ -224,6 +229,14 @@ class Codec(Compressor):
 def work_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype arithmetic and state use for gradients of `dtype`: float32 at least."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def narrow(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """`tensor` in a gradient's own dtype; a finite number too large for it becomes its largest, not infinity."""
+    if dtype.itemsize < tensor.dtype.itemsize:
+        largest = torch.finfo(dtype).max
+        tensor = tensor.clamp(-largest, largest)
+    return tensor.to(dtype)
 
 
 def working(tensor: Tensor) -> Tensor:
