@@ -65,7 +65,7 @@ def test_the_documents_run_under_horovodrun(tmp_path: Path, place: int, framewor
     page = (ROOT / "docs" / "horovod.md").read_text()
     code = "".join(block for block in CODE.findall(page) if page.find(block) > 0)
     split = code.index("# Horovod TensorFlow")
-    script = tmp_path / f"{framework}.py"
+    script = tmp_path / f"page_{framework}.py"
     script.write_text((code[:split], code[split:])[place] + '\nprint("reached the end")\n')
     env = {**os.environ, **settings()}
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env["PATH"]])
