@@ -304,17 +304,16 @@ class Dithered(Codec):
         return ((dtype, numel),)
 
     @staticmethod
-    def _number(key, shared):
-        word = key.shared_word() if shared else key.word()
-        return (word % 1000) / 10
+    def _number(key):
+        return (key.shared_word() % 1000) / 10
 
     def _encode(self, x, key, out):
         payload = self.allocate(x.numel(), x.dtype) if out is None else out
-        payload[0].copy_(x + self._number(key, shared=True))
+        payload[0].copy_(x + self._number(key))
         return payload
 
     def accumulate_(self, out, payload, ctx):
-        out.add_(payload[0].view_as(out) - self._number(ctx.key, shared=True))
+        out.add_(payload[0].view_as(out) - self._number(ctx.key))
 
 
 @pytest.mark.parametrize("kind", [Allgather, Broadcast, Alltoall])
