@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -264,3 +266,16 @@ def test_a_rank_that_never_comes_is_reported_within_the_timeout(launch: Any) -> 
     assert outcomes[0].error is not None
     assert outcomes[0].error.startswith("PeerError") and "did not come" in outcomes[0].error
     assert outcomes[0].seconds < 15
+
+
+def released(rank: int, world: int) -> bool:
+    model, handle = attach(build(), LOSSY)
+    train(model, batches(rank, 2))
+    alive = weakref.ref(model.module)
+    del model, handle
+    gc.collect()
+    return alive() is None
+
+
+def test_a_model_that_is_dropped_is_released(launch: Any) -> None:
+    assert launch(released, 2) == [True, True]

@@ -8,6 +8,7 @@ where the user called `backward`.
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,8 +53,10 @@ class Attached:
         communicator.transport = self._transport
         if model.find_unused_parameters or model.static_graph:
             self._track_use()
-        # DDP inspects a hook's annotations and takes no strings for them, hence a function without any.
-        model.register_comm_hook(None, lambda state, bucket: self._hook(bucket))
+        # DDP inspects a hook's annotations and takes no strings for them, hence a function without any. It must not hold
+        # this object, and so the model: DDP keeps it where the garbage collector does not see the cycle.
+        weak = weakref.ref(self)
+        model.register_comm_hook(None, lambda state, bucket: weak()._hook(bucket))  # type: ignore[union-attr]
         setattr(model, _MARK, self)
 
     # What users call ----------------------------------------------------------------------------------
