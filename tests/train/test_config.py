@@ -90,6 +90,12 @@ def test_what_follows_from_others_follows_the_command_line() -> None:
     assert (memory.nesterov, memory.momentum) == (True, 0.8)
 
 
+def test_clipping_moves_into_the_memory_with_dgc() -> None:
+    assert load("lm/lstm").train.clip_grad_norm == 1.0
+    found = load("lm/lstm", "dgc/wm5")
+    assert found.train.clip_grad_norm is None and found.train.compression().memory.gradient_clipping == 1.0
+
+
 def test_files_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert config_files.locate("configs/cifar/resnet20.py").is_file()

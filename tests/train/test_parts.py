@@ -18,12 +18,13 @@ from PIL import Image
 
 from grace_dl.errors import ConfigError, MissingExtraError
 from grace_dl.train import log as logs
+from grace_dl.train import world
 from grace_dl.train.batches import Batches, once
 from grace_dl.train.datasets import Characters, Images, Synthetic, _crop_and_flip
 from grace_dl.train.folder import ImageFolder
 from grace_dl.train.models import lstm, small_cnn, transformer
 from grace_dl.train.schedule import CosineAnnealingLR, LearningRate, MultiStepLR, StepLR
-from grace_dl.train.world import World, find, join
+from grace_dl.train.world import World, find, join, leave
 
 # Ranks --------------------------------------------------------------------------------------------------
 
@@ -76,7 +77,7 @@ def meet(rank: int, world: int, variables: dict[str, str]) -> list[Any]:
         assert join(here, "gloo") and not join(here, "gloo")
         x = torch.tensor([float(rank + 1)])
         torch.distributed.all_reduce(x)
-        torch.distributed.destroy_process_group()
+        leave(here)
         return [here.rank, here.launcher, x.item()]
     finally:
         for name in variables:
@@ -130,6 +131,13 @@ def test_several_machines_without_an_address_say_what_to_give(monkeypatch: pytes
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigError, match="-x MASTER_ADDR"):
         join(World(0, 4, 0, 2, "mpirun"), "gloo")
+
+
+def test_the_machine_where_mpirun_was_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMIX_NAMESPACE", "prterun-server-0-23307@1")
+    assert world._head_node() == "server-0"
+    monkeypatch.setenv("OMPI_MCA_orte_hnp_uri", "1184.0;tcp://10.0.0.5,10.1.0.5:39241")
+    assert world._head_node() == "10.0.0.5"
 
 
 # Data ---------------------------------------------------------------------------------------------------

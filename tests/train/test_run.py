@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from grace_dl.cli.main import main as grace
+from grace_dl.errors import GraceError
 from grace_dl.train.log import read
 from grace_dl.train.main import main as train_py
 from grace_dl.train.meters import Meter, flatten
@@ -182,6 +183,13 @@ def test_mistakes_are_one_clear_line(
     assert train_py(words) == 2
     error = capsys.readouterr().err
     assert error.startswith("train.py: ") and said in error
+
+
+@pytest.mark.parametrize("files", [DGC[:1], DGC])
+def test_a_run_that_diverges_says_so(files: list[str], tmp_path: Path) -> None:
+    arguments = settings(tmp_path, files, train__optimizer__lr="1e30", train__scale_lr="False")
+    with pytest.raises(GraceError, match="diverged"):
+        run(0, 1, arguments)
 
 
 def test_workers_are_not_started_for_a_mistake(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -151,15 +152,18 @@ class Trainer:
         if self.exchange.stats.skipped > skipped:
             self.skipped += 1
             if self.skipped >= MOST_SKIPPED:
-                raise GraceError(
-                    f"no finite gradient in {self.skipped} steps up to step {self.step}: the run has diverged; use a smaller "
-                    "configs.train.optimizer.lr or a longer configs.train.warmup_lr_epochs."
-                )
+                raise self._diverged()
             return
         self.skipped = 0
         if self.train.clip_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.train.clip_grad_norm)
         self.optimizer.step()
+
+    def _diverged(self) -> GraceError:
+        return GraceError(
+            f"the run has diverged: at step {self.step} loss or gradients are not finite; use a smaller "
+            "configs.train.optimizer.lr or a longer configs.train.warmup_lr_epochs."
+        )
 
     # Evaluation ---------------------------------------------------------------------------------------
 
@@ -187,6 +191,8 @@ class Trainer:
     def _write(self, log: Log | None, epoch: int) -> None:
         scalars = self.meter.result("train")
         self.meter.clear()
+        if self.exchange.communicator is None and not math.isfinite(scalars["loss/train"]):
+            raise self._diverged()
         stats = self.exchange.stats
         dense = stats.dense_bytes - self.marks["dense_bytes"]
         payload = stats.payload_bytes - self.marks["payload_bytes"]

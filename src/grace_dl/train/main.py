@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import ConfigError, GraceError
 from . import files, overrides
 from .schema import configs
-from .world import World, find, join
+from .world import World, find, join, leave
 
 RUNS = "runs"
 SILENCE = 1800.0
@@ -55,9 +55,8 @@ def prepare(arguments: argparse.Namespace, world: World) -> Path:
     return Path(configs.train.save_path)
 
 
-def train(arguments: argparse.Namespace, world: World, report: Report) -> dict[str, float]:
-    """A run, or the evaluation of one, on this rank."""
-    folder = prepare(arguments, world)
+def train(arguments: argparse.Namespace, world: World, folder: Path, report: Report) -> dict[str, float]:
+    """A run of the prepared tree, or the evaluation of one, on this rank."""
     from .engine import Trainer
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -73,27 +72,26 @@ def one_rank(arguments: argparse.Namespace) -> None:
     from .show import Show
 
     world = find()
-    joined = False
-    try:
-        wanted = arguments.devices or "auto"
-        import torch
+    folder = prepare(arguments, world)
+    joined = join(world, _backend(configs.device))
+    with Show() as show:
+        train(arguments, world, folder, show)
+    if joined:
+        leave(world)
 
-        backend = "nccl" if wanted != "cpu" and torch.cuda.is_available() else "gloo"
-        joined = join(world, backend)
-        with Show() as show:
-            train(arguments, world, show)
-        if joined:
-            torch.distributed.barrier()
-    finally:
-        if joined:
-            torch.distributed.destroy_process_group()
+
+def _backend(devices: str) -> str:
+    import torch
+
+    return "nccl" if devices != "cpu" and torch.cuda.is_available() else "gloo"
 
 
 def work(
     rank: int, size: int, emit: Callable[[Any], None], arguments: argparse.Namespace
 ) -> dict[str, float]:
     """One of the workers that `grace train -np` starts."""
-    return train(arguments, World(rank, size, rank, size, "grace"), emit)
+    world = World(rank, size, rank, size, "grace")
+    return train(arguments, world, prepare(arguments, world), emit)
 
 
 def several(arguments: argparse.Namespace, workers: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import socket
 import tempfile
 import time
@@ -40,7 +41,7 @@ _JOBS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
 """Variables that tell one launch on a machine from another."""
 
 _HEADS = ("OMPI_MCA_orte_hnp_uri", "OMPI_MCA_prte_hnp_uri")
-"""Variables in which Open MPI tells where mpirun itself runs."""
+"""Variables in which Open MPI 4 tells where mpirun itself runs."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,16 @@ def join(world: World, backend: str) -> bool:
     return True
 
 
+def leave(world: World) -> None:
+    """End what `join` began, once all ranks have come here."""
+    import torch.distributed as dist
+
+    dist.barrier()
+    dist.destroy_process_group()
+    if world.rank == 0:
+        meeting_place().unlink(missing_ok=True)
+
+
 def _store(world: World) -> Any:
     """A store that all ranks reach, where the launcher names no address."""
     from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
@@ -146,7 +157,8 @@ def _head_node() -> str | None:
         for part in os.environ.get(name, "").split(";"):
             if part.startswith("tcp"):
                 return part.split("//", 1)[1].split(":")[0].split(",")[0]
-    return None
+    job = re.fullmatch(r"prterun-(.+)-\d+@\d+", os.environ.get("PMIX_NAMESPACE", ""))  # Open MPI 5
+    return job[1] if job else None
 
 
 def _through_horovod(world: World) -> tuple[str, int]:
