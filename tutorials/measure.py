@@ -14,14 +14,13 @@ TORCHRUN = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"]
 RUNS = [
     ("one process, PyTorch", [sys.executable], "torch/torch_mnist.py", []),
     ("Horovod, PyTorch", HOROVOD, "torch/torch_hvd_mnist.py", []),
-    ("Horovod, PyTorch, top-k 1 %", HOROVOD, "torch/torch_hvd_mnist.py", ["--compressor", "topk"]),
-    ("Horovod, PyTorch, int8", HOROVOD, "torch/torch_hvd_mnist.py", ["--compressor", "int8"]),
+    ("Horovod, PyTorch, top-k 1 %", HOROVOD, "torch/torch_hvd_mnist.py", ["--ratio", "0.01"]),
     ("DDP", TORCHRUN, "torch/torch_ddp_mnist.py", []),
-    ("DDP, top-k 1 %", TORCHRUN, "torch/torch_ddp_mnist.py", ["--compressor", "topk"]),
+    ("DDP, top-k 1 %", TORCHRUN, "torch/torch_ddp_mnist.py", ["--ratio", "0.01"]),
     ("pipeline of two halves", TORCHRUN, "torch/torch_pipeline_mnist.py", []),
     ("one process, TensorFlow", [sys.executable], "tensorflow/tf2_mnist.py", []),
     ("Horovod, TensorFlow", HOROVOD, "tensorflow/tf2_hvd_mnist.py", []),
-    ("Horovod, TensorFlow, top-k 1 %", HOROVOD, "tensorflow/tf2_hvd_mnist.py", ["--compressor", "topk"]),
+    ("Horovod, TensorFlow, top-k 1 %", HOROVOD, "tensorflow/tf2_hvd_mnist.py", ["--ratio", "0.01"]),
 ]
 
 

@@ -2,7 +2,7 @@
 
 python tf2_hvd_mnist.py
 horovodrun -np 2 --gloo python tf2_hvd_mnist.py
-horovodrun -np 2 --gloo python tf2_hvd_mnist.py --compressor topk
+horovodrun -np 2 --gloo python tf2_hvd_mnist.py --ratio 0.01
 """
 
 import argparse
@@ -19,12 +19,14 @@ from grace_dl.data import load_images
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--epochs", type=int, default=4)
 parser.add_argument("--batch", type=int, default=256, help="images in a step, of all workers together")
-parser.add_argument("--compressor", default="none", help="a method of GRACE (grace methods)")
+parser.add_argument(
+    "--ratio", type=float, help="send this share of a gradient, its largest elements, and not all of it"
+)
 args = parser.parse_args()
 
 hvd.init()  # 1. find the other workers
 say = print if hvd.rank() == 0 else lambda *_: None
-say(f"{hvd.size()} worker(s), compressor {args.compressor}")
+say(f"{hvd.size()} worker(s), {f'top-k with ratio {args.ratio}' if args.ratio else 'no compression'}")
 
 keras.utils.set_random_seed(0)
 images = load_images("mnist", report=say)
@@ -45,7 +47,9 @@ loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 # 2. all start from the same weights (Keras 3 holds a TensorFlow variable in each of its own)
 hvd.broadcast_variables([v.value for v in model.variables], root_rank=0)
-grc = grace_from_params({"compressor": args.compressor})  # 3b. the one more line: send compressed gradients
+grc = grace_from_params({"compressor": "none"})
+if args.ratio:  # 3b. the one more line: send compressed gradients
+    grc = grace_from_params({"compressor": "topk", "compress_ratio": args.ratio})
 
 
 @tf.function

@@ -2,7 +2,7 @@
 
 python torch_ddp_mnist.py
 torchrun --standalone --nproc-per-node 2 torch_ddp_mnist.py
-torchrun --standalone --nproc-per-node 2 torch_ddp_mnist.py --compressor topk
+torchrun --standalone --nproc-per-node 2 torch_ddp_mnist.py --ratio 0.01
 """
 
 import argparse
@@ -21,7 +21,7 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("--epochs", type=int, default=4)
 parser.add_argument("--batch", type=int, default=256, help="images in a step, of all workers together")
 parser.add_argument(
-    "--compressor", help="a method of GRACE (grace methods); without it, DDP's own all-reduce"
+    "--ratio", type=float, help="send this share of a gradient, its largest elements, and not all of it"
 )
 args = parser.parse_args()
 
@@ -32,7 +32,7 @@ else:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 rank, size = dist.get_rank(), dist.get_world_size()
 say = print if rank == 0 else lambda *_: None
-say(f"{size} worker(s), {args.compressor or 'no compression'}")
+say(f"{size} worker(s), {f'top-k with ratio {args.ratio}' if args.ratio else 'no compression'}")
 
 torch.manual_seed(0)
 images = load_images("mnist", report=say)
@@ -42,8 +42,8 @@ test_x, test_y = images.test_x.float().div(255).flatten(1), images.test_y
 model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10))
 model = DistributedDataParallel(model)  # 2. and 3. start from the same weights, average gradients
 optimizer = torch.optim.Adam(model.parameters(), lr=0.002)
-if args.compressor:  # 3b. the one more line: send compressed gradients
-    handle = grace_from_params({"compressor": args.compressor}).attach(model)
+if args.ratio:  # 3b. the one more line: send compressed gradients
+    handle = grace_from_params({"compressor": "topk", "compress_ratio": args.ratio}).attach(model)
 
 started = time.perf_counter()
 steps = 0
@@ -62,7 +62,7 @@ seconds = time.perf_counter() - started
 with torch.no_grad():
     accuracy = (model.module(test_x).argmax(1) == test_y).float().mean().item()
 sent = 4 * sum(p.numel() for p in model.parameters())
-if args.compressor:
+if args.ratio:
     sent = handle.stats().payload_bytes // steps
 say(f"{steps} steps of {1000 * seconds / steps:.1f} ms; {sent:,} bytes of gradients a worker and step")
 say(f"test accuracy {100 * accuracy:.2f} %")

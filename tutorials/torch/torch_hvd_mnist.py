@@ -2,7 +2,7 @@
 
 python torch_hvd_mnist.py
 horovodrun -np 2 --gloo python torch_hvd_mnist.py
-horovodrun -np 2 --gloo python torch_hvd_mnist.py --compressor topk
+horovodrun -np 2 --gloo python torch_hvd_mnist.py --ratio 0.01
 """
 
 import argparse
@@ -19,13 +19,13 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("--epochs", type=int, default=4)
 parser.add_argument("--batch", type=int, default=256, help="images in a step, of all workers together")
 parser.add_argument(
-    "--compressor", help="a method of GRACE (grace methods); without it, Horovod's own all-reduce"
+    "--ratio", type=float, help="send this share of a gradient, its largest elements, and not all of it"
 )
 args = parser.parse_args()
 
 hvd.init()  # 1. find the other workers
 say = print if hvd.rank() == 0 else lambda *_: None
-say(f"{hvd.size()} worker(s), {args.compressor or 'no compression'}")
+say(f"{hvd.size()} worker(s), {f'top-k with ratio {args.ratio}' if args.ratio else 'no compression'}")
 
 torch.manual_seed(0)
 images = load_images("mnist", report=say)
@@ -37,8 +37,8 @@ optimizer = torch.optim.Adam(model.parameters(), lr=0.002)
 
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # 2. all start from the same weights
 options = {}
-if args.compressor:  # 3b. the one more line: send compressed gradients
-    options["grace"] = grace_from_params({"compressor": args.compressor})
+if args.ratio:  # 3b. the one more line: send compressed gradients
+    options["grace"] = grace_from_params({"compressor": "topk", "compress_ratio": args.ratio})
 # 3. average the gradients of all workers
 optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **options)
 
@@ -59,7 +59,7 @@ seconds = time.perf_counter() - started
 with torch.no_grad():
     accuracy = (model(test_x).argmax(1) == test_y).float().mean().item()
 sent = 4 * sum(p.numel() for p in model.parameters())
-if args.compressor:
+if args.ratio:
     sent = optimizer.stats().payload_bytes // steps
 say(f"{steps} steps of {1000 * seconds / steps:.1f} ms; {sent:,} bytes of gradients a worker and step")
 say(f"test accuracy {100 * accuracy:.2f} %")
