@@ -142,23 +142,30 @@ int sparse_add_(T* out, uint64_t d, const Values& values, uint64_t k, uint64_t c
     return apply(out, d, k, count, index, threads, [=](size_t i, size_t rank) { out[i] += values.get<T>(rank) * alpha; });
 }
 
-// act(i, stratum size, rank) for the drawn index of every stratum.
-template <class Act>
-void strata(uint64_t d, uint64_t k, uint64_t word, int threads, Act act) {
-    const size_t piece = 4096;
+// act(i, stratum size, rank) for the drawn index of every stratum; it touches data[i].
+template <class T, class Act>
+void strata(T* data, uint64_t d, uint64_t k, uint64_t word, int threads, Act act) {
+    constexpr size_t piece = 2048;
     const uint64_t whole = d / k, part = d % k;
-    each(size_t((k + piece - 1) / piece), k < 4 * piece ? 1 : threads, [=](size_t p) {
+    each(size_t((k + piece - 1) / piece), k < 8 * piece ? 1 : threads, [=](size_t p) {
         std::uint32_t bits[piece];
-        const size_t begin = p * piece, end = begin + piece < k ? begin + piece : size_t(k);
-        draws(word, begin, end - begin, bits);
+        uint64_t places[piece];
+        uint8_t carries[piece];
+        const size_t begin = p * piece, n = begin + piece < k ? piece : size_t(k) - begin;
+        draws(word, begin, n, bits);
         // floor(i * d / k), kept up to date by addition.
         uint64_t edge = uint64_t(begin) * whole + uint64_t(begin) * part / k, rest = uint64_t(begin) * part % k;
-        for (size_t r = begin; r < end; ++r) {
+        for (size_t r = 0; r < n; ++r) {
             rest += part;
             const uint64_t carry = rest >= k, size = whole + carry;
             rest -= carry ? k : 0;
-            act(size_t(edge + ((uint64_t(bits[r - begin]) * size) >> 32)), size, r);
+            places[r] = edge + ((uint64_t(bits[r]) * size) >> 32);
+            carries[r] = uint8_t(carry);
             edge += size;
+        }
+        for (size_t r = 0; r < n; ++r) {
+            if (r + ahead < n) __builtin_prefetch(data + places[r + ahead], 1);
+            act(size_t(places[r]), whole + carries[r], begin + r);
         }
     });
 }
@@ -178,7 +185,7 @@ void randomk_encode_(const Source<T>& s, uint64_t word, bool scaled, T* values, 
         g = nullptr;
     }
     const bool ef = s.ef;
-    strata(s.n, k, word, threads, [=](size_t i, uint64_t size, size_t rank) {
+    strata(x, s.n, k, word, threads, [=](size_t i, uint64_t size, size_t rank) {
         const T v = g ? T(beta * x[i]) + T(gamma * g[i]) : x[i];
         const T sent = scaled ? v * T(size) : v;
         values[rank] = sent;
@@ -232,7 +239,7 @@ double square_sum_(const T* x, size_t n, int threads) {
         randomk_encode_(s, word, scaled, values, k, threads);                                                         \
     }                                                                                                                 \
     void randomk_add(T* out, uint64_t d, const T* values, uint64_t k, uint64_t word, T alpha, int threads) {          \
-        strata(d, k, word, threads, [=](size_t i, uint64_t, size_t rank) { out[i] += values[rank] * alpha; });        \
+        strata(out, d, k, word, threads, [=](size_t i, uint64_t, size_t rank) { out[i] += values[rank] * alpha; });        \
     }                                                                                                                 \
     void dgc_correct(T* m, T* v, const T* g, T mu, bool nesterov, T scale, size_t n, int threads) {                   \
         dgc_correct_(m, v, g, mu, nesterov, scale, n, threads);                                                       \

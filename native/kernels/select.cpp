@@ -25,6 +25,7 @@ namespace {
 constexpr int digit = 11;
 constexpr size_t bins = size_t(1) << digit;
 constexpr std::uint32_t lanes = 16;
+constexpr size_t ahead = 64;  // residuals are scattered: each misses the cache, so ask for them early
 
 inline std::int32_t key(float v) { return cast_bits<std::int32_t>(v) & 0x7fffffff; }
 inline std::int64_t key(double v) { return cast_bits<std::int64_t>(v) & 0x7fffffffffffffff; }
@@ -411,8 +412,11 @@ private:
         const std::uint32_t* offsets = offsets_ + c * capacity_;
         const T* values = values_ + c * capacity_;
         const size_t begin = chunks_.begin(c);
-        for (size_t i = 0; i < counts_[c]; ++i)
+        const size_t n = counts_[c];
+        for (size_t i = 0; i < n; ++i) {
+            if (s_.ef && i + ahead < n) __builtin_prefetch(s_.x + begin + offsets[i + ahead], 1);
             if (key(values[i]) >= least) hit(begin + offsets[i], values[i]);
+        }
     }
 
     Source<T> s_;
