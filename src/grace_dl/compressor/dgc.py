@@ -152,7 +152,9 @@ class DgcCompressor(SparseCodec):
         return len(shape) > 1 and self._ratio < 1
 
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:
-        k = kept(self._ratio, numel)
+        return self._spec(kept(self._ratio, numel), numel, dtype)
+
+    def _spec(self, k: int, numel: int, dtype: torch.dtype) -> Spec:
         values = torch.float16 if self.fp16_values else dtype
         return ((values, k), (torch.uint8, index_bytes(numel, k)), (torch.int32, 1))
 
@@ -178,7 +180,9 @@ class DgcCompressor(SparseCodec):
         return payload
 
     def _count(self, payload: Payload, numel: int, dtype: torch.dtype) -> int:
-        check_parts(payload, self.spec(numel, dtype))
+        # The number of places comes with the payload: the warm-up may have moved on since it was made.
+        k = min(payload[0].numel(), numel) if payload else 0
+        check_parts(payload, self._spec(k, numel, dtype))
         count = int(payload[2].item())
         if not 0 <= count <= payload[0].numel():
             raise broken(f"{count} of {payload[0].numel()} elements are announced")
