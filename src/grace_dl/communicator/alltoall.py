@@ -269,7 +269,9 @@ class Alltoall(Communicator):
                     self.compressor.combine_(out, [payload], Context(out.shape, out.dtype, key))
         for place, out in outs.items():
             segment = bucket.segments[place]
-            if commit and any(piece.dense for pieces in slices.owned for piece in pieces if piece.place == place):
+            if commit and any(
+                piece.dense for pieces in slices.owned for piece in pieces if piece.place == place
+            ):
                 self.memory.after_dense_(out, segment.name)
             self._store(segment, out)
 

@@ -358,7 +358,9 @@ class Communicator:
                 )
         missing = [field for field in _SAVED if field not in state]
         if missing:
-            raise StateError(f"the saved state lacks {', '.join(missing)}: it is damaged, or no state_dict() made it.")
+            raise StateError(
+                f"the saved state lacks {', '.join(missing)}: it is damaged, or no state_dict() made it."
+            )
         memories = self._memories()
         if set(state["memories"]) != set(memories):
             raise StateError(

@@ -46,7 +46,11 @@ class DgcMemory(Memory):
         super().__init__()
         number("momentum", momentum, "the share of the last step's momentum that is kept, in [0, 1)")
         if gradient_clipping is not None and not callable(gradient_clipping):
-            number("gradient_clipping", gradient_clipping, "the largest norm of a parameter's gradient, or a function")
+            number(
+                "gradient_clipping",
+                gradient_clipping,
+                "the largest norm of a parameter's gradient, or a function",
+            )
         if not 0 <= momentum < 1:
             raise ConfigError(
                 f"momentum={momentum!r} must lie in [0, 1); 0.9 is usual, 0 is plain accumulation."
