@@ -67,9 +67,8 @@ steps = 0
 for epoch in range(args.epochs):
     order = np.random.default_rng(epoch).permutation(len(train_x))
     for start in range(0, len(order), args.batch):
-        batch = order[start : start + args.batch][
-            hvd.rank() :: hvd.size()
-        ]  # 4. every worker takes its own part
+        batch = order[start : start + args.batch]
+        batch = batch[hvd.rank() :: hvd.size()]  # 4. every worker takes its own part of the batch
         loss = step(train_x[batch], train_y[batch])
         steps += 1
     say(f"epoch {epoch + 1}: loss {float(loss):.3f}")
