@@ -180,8 +180,10 @@ class DgcCompressor(SparseCodec):
         return payload
 
     def _count(self, payload: Payload, numel: int, dtype: torch.dtype) -> int:
-        # The number of places comes with the payload: the warm-up may have moved on since it was made.
-        k = min(payload[0].numel(), numel) if payload else 0
+        k = kept(self._ratio, numel)
+        if self._stages and payload:
+            # The number of places comes with the payload: the warm-up may have moved on since it was made.
+            k = min(payload[0].numel(), numel)
         check_parts(payload, self._spec(k, numel, dtype))
         count = int(payload[2].item())
         if not 0 <= count <= payload[0].numel():
