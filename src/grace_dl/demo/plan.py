@@ -81,7 +81,7 @@ class Settings:
     """What all runs of a demo share."""
 
     data: str = "fashion-mnist"
-    epochs: float = 2.0
+    epochs: float = 1.0
     batch: int = 64
     """Images per worker and step."""
     workers: int = 2

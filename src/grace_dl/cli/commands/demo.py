@@ -9,7 +9,7 @@ SUMMARY = "train on two local workers, plain and compressed, and compare"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", default="fashion-mnist", help="fashion-mnist, mnist, cifar10 or digits")
-    parser.add_argument("--epochs", type=float, default=2.0, help="epochs per method (default 2)")
+    parser.add_argument("--epochs", type=float, default=1.0, help="epochs per method (default 1)")
     parser.add_argument("--batch", type=int, default=64, help="images per worker and step (default 64)")
     parser.add_argument("--workers", type=int, default=2, help="local workers (default 2)")
     parser.add_argument(
