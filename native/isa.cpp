@@ -4,14 +4,26 @@
 #include <cstdlib>
 #include <cstring>
 
+#if GRACE_WITH_AVX2
+#include <cpuid.h>
+#endif
+
 namespace grace {
 namespace {
+
+#if GRACE_WITH_AVX2
+// Not every compiler knows the name "f16c" in __builtin_cpu_supports.
+bool has_f16c() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
 
 bool has(Isa which) {
     if (which == Isa::baseline) return true;
 #if GRACE_WITH_AVX2
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("bmi") &&
-           __builtin_cpu_supports("f16c");
+           has_f16c();
 #else
     return false;
 #endif

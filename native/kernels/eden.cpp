@@ -26,6 +26,13 @@ using std::uint8_t;
 constexpr size_t block = 4096, least = 256, lanes = 32;
 constexpr uint64_t second = 0x9E3779B97F4A7C15ull;
 
+// GCC before 12 lacks the one spelling, Clang the other.
+#if defined(__clang__)
+#define GRACE_SHUFFLE(v, ...) __builtin_shufflevector(v, v, __VA_ARGS__)
+#else
+#define GRACE_SHUFFLE(v, ...) __builtin_shuffle(v, I{__VA_ARGS__})
+#endif
+
 typedef double Quad __attribute__((vector_size(32)));
 typedef float Four __attribute__((vector_size(16)));
 
@@ -38,9 +45,9 @@ struct Pack<float> {
     typedef int32_t I __attribute__((vector_size(32)));
     static constexpr I bit = {1, 2, 4, 8, 16, 32, 64, 128};
     static constexpr I sign = I{} + int32_t(0x80000000);
-    static V swap1(V v) { return __builtin_shuffle(v, I{1, 0, 3, 2, 5, 4, 7, 6}); }
-    static V swap2(V v) { return __builtin_shuffle(v, I{2, 3, 0, 1, 6, 7, 4, 5}); }
-    static V swap4(V v) { return __builtin_shuffle(v, I{4, 5, 6, 7, 0, 1, 2, 3}); }
+    static V swap1(V v) { return GRACE_SHUFFLE(v, 1, 0, 3, 2, 5, 4, 7, 6); }
+    static V swap2(V v) { return GRACE_SHUFFLE(v, 2, 3, 0, 1, 6, 7, 4, 5); }
+    static V swap4(V v) { return GRACE_SHUFFLE(v, 4, 5, 6, 7, 0, 1, 2, 3); }
     static V near(V v) {
         v = swap1(v) + v * V{1, -1, 1, -1, 1, -1, 1, -1};
         v = swap2(v) + v * V{1, 1, -1, -1, 1, 1, -1, -1};
@@ -55,8 +62,8 @@ struct Pack<double> {
     static constexpr I bit = {1, 2, 4, 8};
     static constexpr I sign = I{} + std::int64_t(0x8000000000000000ull);
     static V near(V v) {
-        v = __builtin_shuffle(v, I{1, 0, 3, 2}) + v * V{1, -1, 1, -1};
-        return __builtin_shuffle(v, I{2, 3, 0, 1}) + v * V{1, 1, -1, -1};
+        v = GRACE_SHUFFLE(v, 1, 0, 3, 2) + v * V{1, -1, 1, -1};
+        return GRACE_SHUFFLE(v, 2, 3, 0, 1) + v * V{1, 1, -1, -1};
     }
 };
 
