@@ -21,7 +21,7 @@ from grace_dl.tensorflow.helper import grace_from_params  # noqa: E402
 
 import grace_dl.tensorflow  # noqa: E402
 from grace_dl.errors import ConfigError, UnsupportedError  # noqa: E402
-from grace_dl.tensorflow.tensors import to_tensorflow, to_torch  # noqa: E402
+from grace_dl.tensorflow.tensors import subnormals, to_tensorflow, to_torch  # noqa: E402
 
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
@@ -46,11 +46,22 @@ def crossing() -> dict:
         return tensor
 
     tf.function(lambda t: tf.py_function(look, [t], tf.float32))(x)
+    flushed, kept = [], []
+
+    def tiny(tensor):
+        flushed.append((torch.tensor(1e-40) * 1.0).item() == 0.0)
+        with subnormals():
+            kept.append((torch.tensor(1e-40) * 1.0).item() > 0.0)
+        flushed.append((torch.tensor(1e-40) * 1.0).item() == 0.0)
+        return tensor
+
+    tf.function(lambda t: tf.py_function(tiny, [t], tf.float32))(x)
     odd = to_torch(to_tensorflow(buffer[1:33]))
     return {
         "in": lent.data_ptr() == to_torch(x).data_ptr() and bool((lent == torch.tensor(x.numpy())).all()),
         "graph": seen == [lent.data_ptr()],
         "out": returned.data_ptr() == buffer[16:].data_ptr(),
+        "subnormals": kept == [True] and flushed[0] == flushed[1],
         "aligned": odd.data_ptr() % 64 == 0 and torch.equal(odd, buffer[1:33]),
     }
 

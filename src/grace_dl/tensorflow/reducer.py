@@ -14,7 +14,7 @@ from ..pipeline.bucket import Bucket, Segment, check
 from ..pipeline.exchange import Exchange
 from ..pipeline.reducer import BUCKET_BYTES
 from ..transport._horovod_core import horovod_transport, initialise
-from .tensors import ALIGN, to_tensorflow, to_torch
+from .tensors import ALIGN, subnormals, to_tensorflow, to_torch
 
 
 class TensorReducer:
@@ -102,6 +102,10 @@ class TensorReducer:
     # Where they are memory ----------------------------------------------------------------------------
 
     def _exchange(self, names: list[str], scaled: bool, *tensors: Any) -> list[Any]:
+        with subnormals():
+            return self._exchanged(names, scaled, *tensors)
+
+    def _exchanged(self, names: list[str], scaled: bool, *tensors: Any) -> list[Any]:
         if scaled:
             *tensors, scale = tensors  # type: ignore[assignment]
             self.communicator.set_loss_scale(float(scale))

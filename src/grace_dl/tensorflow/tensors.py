@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -21,3 +23,19 @@ def to_tensorflow(tensor: torch.Tensor) -> Any:
     if tensor.data_ptr() % ALIGN:
         tensor = tensor.clone()
     return tf.experimental.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(tensor))  # type: ignore[attr-defined]
+
+
+@contextmanager
+def subnormals() -> Iterator[None]:
+    """Compute with subnormal numbers, which TensorFlow's own threads take for zero: results would differ by a bit.
+
+    Threads that start meanwhile, such as those of the kernels, are born with this setting.
+    """
+    flushing = (torch.tensor(1e-40) * 1.0).item() == 0.0
+    if flushing:
+        torch.set_flush_denormal(False)
+    try:
+        yield
+    finally:
+        if flushing:
+            torch.set_flush_denormal(True)
