@@ -15,7 +15,7 @@ import torch
 
 from ..errors import StateError
 
-FORMAT = 1
+FORMAT = 2
 _STEP = re.compile(r"step(\d+)\.rank(\d+)\.pt")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import GraceError
 from . import build, randomness, resume
@@ -40,7 +40,8 @@ class Trainer:
         self.device = build.device_of(configs.device, world)
         randomness.seed_all(configs.seed)
         self.data = build.dataset_of(configs.dataset, world)
-        self.model: nn.Module = configs.model().to(self.device)
+        self.layout = torch.channels_last if self.train.channels_last else torch.preserve_format
+        self.model: nn.Module = configs.model().to(self.device, memory_format=self.layout)
         self.criterion: nn.Module = (
             self.train.criterion().to(self.device) if self.train.criterion else nn.CrossEntropyLoss()
         )
@@ -69,6 +70,7 @@ class Trainer:
         self.checkpoints = Checkpoints(folder / "checkpoints", world.rank, self.train.keep)
         self.meter = Meter(self.train.topk, self.device)
         self.step = self.skipped = 0
+        self.seconds = 0.0
         self.best: float | None = None
         self.marks = {"dense_bytes": 0, "payload_bytes": 0}
 
@@ -86,8 +88,11 @@ class Trainer:
             while self.step < self.total:
                 epoch, start = divmod(self.step, self.batches.steps)
                 self.exchange.epoch(epoch)
+                began = time.perf_counter()
                 for passes in self.batches.epoch(epoch, start):
                     self._step(passes)
+                    # Time to train, batches included; evaluations and checkpoints are not.
+                    self.seconds += time.perf_counter() - began
                     ended = self.step % self.batches.steps == 0 or self.step == self.total
                     if self.step % self.train.log_every == 0 or ended:
                         self._write(log, epoch)
@@ -101,6 +106,7 @@ class Trainer:
                         self.checkpoints.save(self.step, self._state(), better)
                     if ended:
                         break
+                    began = time.perf_counter()
         finally:
             if log is not None:
                 log.close()
@@ -128,7 +134,7 @@ class Trainer:
         skipped = self.exchange.stats.skipped
         for number, (inputs, targets) in enumerate(passes):
             with self.exchange.backward_pass(number):
-                scores = self.exchange.model(inputs.to(self.device, non_blocking=True))
+                scores = self.exchange.model(self._placed(inputs))
                 scores, targets = flatten(scores, targets.to(self.device, non_blocking=True))
                 loss = self.criterion(scores, targets)
                 (loss / len(passes)).backward()
@@ -146,6 +152,10 @@ class Trainer:
         facts["speed"] = self.batches.per_step / seconds
         facts["bytes"] = self.exchange.stats.leaving_bytes
         self.report(("step", facts))
+
+    def _placed(self, inputs: Tensor) -> Tensor:
+        layout = self.layout if inputs.dim() == 4 else torch.preserve_format
+        return inputs.to(self.device, non_blocking=True, memory_format=layout)
 
     def _update(self, skipped: int) -> None:
         """Apply the gradient, unless the exchange gave the step up because it was not finite somewhere."""
@@ -174,7 +184,7 @@ class Trainer:
         self.model.eval()
         with _averaged_buffers(self.model):
             for inputs, targets in once(self.data.test, self.train.batch_size, self.world):
-                scores, targets = flatten(self.model(inputs.to(self.device)), targets.to(self.device))
+                scores, targets = flatten(self.model(self._placed(inputs)), targets.to(self.device))
                 meter.add(self.criterion(scores, targets), scores, targets)
         return meter.result("test")
 
@@ -204,11 +214,12 @@ class Trainer:
         if self.exchange.share is not None:
             scalars["compression/share"] = self.exchange.share
         if log is not None:
-            log.write(self.step, scalars, epoch=epoch)
+            log.write(self.step, scalars, epoch=epoch, seconds=self.seconds)
 
     def _tell(self, log: Log | None, epoch: int, scores: dict[str, float]) -> None:
         if log is not None:
-            log.write(self.step, {**scores, f"{self.train.metric}_best": self.best or 0.0}, epoch=epoch)
+            scalars = {**scores, f"{self.train.metric}_best": self.best or 0.0}
+            log.write(self.step, scalars, epoch=epoch, seconds=self.seconds)
         sent = self.exchange.stats.leaving_bytes
         self.report(("epoch", {"epoch": epoch, "step": self.step, "scores": scores, "bytes": sent}))
 
@@ -237,6 +248,7 @@ class Trainer:
             "randomness": randomness.state(),
             "meter": self.meter.sums.cpu(),
             "marks": dict(self.marks),
+            "seconds": self.seconds,
             "best": self.best,
             "skipped": self.skipped,
         }
@@ -256,7 +268,8 @@ class Trainer:
         randomness.restore(state["randomness"])
         self.meter.sums.copy_(state["meter"])
         self.marks = dict(state["marks"])
-        self.step, self.best, self.skipped = state["step"], state["best"], state["skipped"]
+        self.step, self.seconds = state["step"], state["seconds"]
+        self.best, self.skipped = state["best"], state["skipped"]
 
 
 @contextlib.contextmanager

@@ -67,6 +67,8 @@ TRAIN = {
     "optimizer": group("an optimizer"),
     "optimize_bn_separately": flag(False),
     "clip_grad_norm": number(None, optional=True),
+    # Pictures and weights with channels innermost, which convolutions on CPUs and tensor cores read fastest.
+    "channels_last": flag(False),
     # Learning rate: scaled by ranks and passes, reached linearly, then scheduled by epochs or by steps.
     "scale_lr": flag(True),
     "warmup_lr_epochs": number(0),

@@ -11,3 +11,4 @@ configs.train.optimizer.lr = 0.05
 configs.train.optimizer.weight_decay = 5e-4
 configs.train.warmup_lr_epochs = 1
 configs.train.schedule_lr_per_epoch = False
+configs.train.channels_last = True
