@@ -31,5 +31,9 @@ class StateError(GraceError, ValueError):
     """A state dict does not fit the object it is loaded into."""
 
 
+class DivergedError(GraceError, ArithmeticError):
+    """Training has diverged: losses or gradients are no longer finite, on every rank alike."""
+
+
 class MissingExtraError(GraceError, ImportError):
     """An optional dependency is not installed; the message names the `pip install` to run."""

@@ -8,6 +8,8 @@ from typing import Any
 
 from rich.table import Table
 
+from .summary import Row
+
 
 def heading(header: dict[str, Any]) -> str:
     """Where and when figures were made, in a line."""
@@ -107,6 +109,41 @@ def traffic_table(records: Sequence[dict[str, Any]]) -> Table:
     for r in sorted(records, key=lambda r: (r["label"], r["workers"])):
         sizes = [f"{r[k] / 1e6:.3f}" for k in ("payload_bytes", "leaving_bytes", "measured_bytes")]
         table.add_row(r["label"], str(r["workers"]), *sizes, f"{r['leaving_bytes'] / r['payload_bytes']:.2f}")
+    return table
+
+
+def accuracy_table(rows: Sequence[Row], title: str, target: float | None) -> Table:
+    """Methods at one link rate: how well they end, and when they reach the target. What loses to float32 is red."""
+    aim = "" if target is None else f"; target {100 * target:.2f} %"
+    table = Table(title=title + aim, title_justify="left")
+    for name in (
+        "method",
+        "accuracy %",
+        "− float32",
+        "s to target",
+        "× sooner",
+        "× bf16",
+        "s in all",
+        "sent MB",
+    ):
+        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name == "method")
+    for r in rows:
+        end = "diverged" if r.accuracy is None else f"{100 * r.accuracy:.2f}"
+        spread = "" if r.spread is None else f" ± {100 * r.spread:.2f}"
+        if r.seconds_to_target is not None:
+            when = f"{r.seconds_to_target:.1f}"
+        else:
+            when = "–" if target is None else f"{r.reached} of {r.runs} reach it"
+        table.add_row(
+            r.label,
+            end + spread,
+            "–" if r.gap is None else f"{100 * r.gap:+.2f}",
+            when,
+            *("–" if value is None else f"{value:.2f}" for value in (r.over_float32, r.over_bf16)),
+            "–" if r.seconds is None else f"{r.seconds:.1f}",
+            "–" if r.leaving_bytes is None else f"{r.leaving_bytes / 1e6:.1f}",
+            style="red" if target is not None and r.loses else None,
+        )
     return table
 
 

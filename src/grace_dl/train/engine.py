@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..errors import GraceError
+from ..errors import DivergedError, GraceError
 from . import build, randomness, resume
 from .batches import Batch, Batches, once
 from .checkpoint import FORMAT, Checkpoints, write_text
@@ -169,8 +169,8 @@ class Trainer:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.train.clip_grad_norm)
         self.optimizer.step()
 
-    def _diverged(self) -> GraceError:
-        return GraceError(
+    def _diverged(self) -> DivergedError:
+        return DivergedError(
             f"the run has diverged: at step {self.step} loss or gradients are not finite; use a smaller "
             "configs.train.optimizer.lr or a longer configs.train.warmup_lr_epochs."
         )

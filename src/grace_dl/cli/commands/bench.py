@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from .. import accuracy as accuracy_options
+
 SUMMARY = "measure compression on this machine"
 
 
@@ -46,7 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--methods", nargs="+", metavar="NAME", help="these methods, with their defaults; or all"
         )
         part.add_argument("--rounds", type=int, default=15, help="steps measured, at most (default 15)")
-    for part in (kernels, step, link, traffic):
+    accuracy = parts.add_parser(
+        "accuracy",
+        help="final accuracy and time to reach one, over seeds and link rates",
+        description=_accuracy.__doc__,
+    )
+    accuracy_options.add_arguments(accuracy)
+    for part in (kernels, step, link, traffic, accuracy):
         part.add_argument("--out", type=Path, help="result file (default runs/bench/<what>.json)")
         part.add_argument("--fresh", action="store_true", help="measure everything anew")
         part.add_argument("--quick", action="store_true", help="small and short, to see that it works")
@@ -54,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     arguments.out = arguments.out or Path("runs/bench") / f"{arguments.what}.json"
-    commands = {"kernels": _kernels, "step": _step, "link": _link, "traffic": _traffic}
+    commands = {"kernels": _kernels, "step": _step, "link": _link, "traffic": _traffic, "accuracy": _accuracy}
     return commands[arguments.what](arguments)
 
 
@@ -130,3 +138,11 @@ def _traffic(arguments: argparse.Namespace) -> int:
     from ...bench.steps import measure_traffic
 
     return measure_traffic(arguments)
+
+
+def _accuracy(arguments: argparse.Namespace) -> int:
+    """Train a task with each method, for several seeds and at given link rates, beside float32 and bf16: final accuracy, and
+    the time to reach one. Runs that are finished are not repeated, an interrupted one goes on at its last checkpoint."""
+    from ...bench.accuracy import measure_accuracy
+
+    return measure_accuracy(arguments)

@@ -1,0 +1,151 @@
+"""Records of accuracy studies from what training leaves in its folder: config.json and log.jsonl."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError
+from ..train.log import read
+from ..train.resume import flatten
+from .contenders import FLOAT32, label_of
+
+LOOPBACK = "loopback"
+UNLIMITED_BITS = 1e15
+"""Stands for infinity in result files, as JSON has none."""
+
+_METRIC = "acc/test_"
+
+
+def curve(folder: Path) -> list[dict[str, float]]:
+    """Every evaluation of a run with the training time and the bytes a rank had sent by then."""
+    sent: dict[int, float] = {}
+    points: dict[int, dict[str, float]] = {}
+    for entry in read(folder / "log.jsonl"):
+        step = entry["step"]
+        if "bytes/sent" in entry:
+            sent[step] = entry["bytes/sent"]
+        score = next((value for name, value in entry.items() if name.startswith(_METRIC)), None)
+        if score is not None:
+            points[step] = {
+                "epoch": entry["epoch"] + 1,
+                "step": step,
+                "seconds": entry["seconds"],
+                "bytes": sent.get(step, 0),
+                "accuracy": score,
+                "loss": entry["loss/test"],
+            }
+    return list(points.values())
+
+
+def record(folder: Path, failed: str | None = None) -> dict[str, Any]:
+    """What a run gives to its record: the facts of its config and its curve."""
+    config = json.loads((folder / "config.json").read_text())
+    points = curve(folder)
+    if failed:
+        points = [point for point in points if point["accuracy"] == point["accuracy"]]
+    last = points[-1] if points and not failed else None
+    return {
+        "task": task_of(config["configs"]),
+        "workers": config["world"]["size"],
+        "epochs": config["configs"]["train"]["num_epochs"],
+        "seed": config["configs"]["seed"],
+        "parameters": config["parameters"],
+        "steps": config["steps"],
+        "failed": failed,
+        "accuracy": last and last["accuracy"],
+        "best_accuracy": max((point["accuracy"] for point in points), default=None),
+        "seconds": last and last["seconds"],
+        "leaving_bytes": last and last["bytes"],
+        "curve": points,
+    }
+
+
+def task_of(configs: Mapping[str, Any]) -> str:
+    """A short name of what a run trains, such as `small_cnn on CIFAR`."""
+    model, data = (_last(configs[part]["()"]) for part in ("model", "dataset"))
+    return f"{model} on {configs['dataset'].get('name', data)}"
+
+
+def method_of(configs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The method of a run and its settings, from its tree."""
+    compression = configs["train"]["compression"]
+    if compression is None:
+        return FLOAT32, {}
+    settings = {name: value for name, value in compression.items() if name != "()"}
+    if "compressor" in settings:
+        return settings.pop("compressor"), settings
+    name = _last(compression["()"]).removesuffix("Compressor").lower()
+    return name, settings
+
+
+def imported(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Records of finished runs of `grace train`, and a remark on each run that is left out."""
+    found: list[dict[str, Any]] = []
+    remarks = []
+    for folder in folders:
+        made = _import(folder)
+        reached = made["curve"][-1]["step"] if made["curve"] else 0
+        if reached < made["steps"]:
+            remarks.append(
+                f"{folder} is left out: it ended at step {reached} of {made['steps']}; train it to its end."
+            )
+        else:
+            found.append(made)
+    _tell_apart(found)
+    return found, remarks
+
+
+def _import(folder: Path) -> dict[str, Any]:
+    missing = [name for name in ("config.json", "log.jsonl") if not (folder / name).is_file()]
+    if missing:
+        raise ConfigError(
+            f"{folder} is no folder of a training run: it has no {' and no '.join(missing)}; name folders "
+            "that `grace train` or train.py has written, such as runs/cifar.small.np2."
+        )
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        method, params = method_of(config["configs"])
+        # Whatever else ran on the machine is unknown, so that times are kept but not compared.
+        return {
+            **record(folder),
+            "rate": LOOPBACK,
+            "bits": UNLIMITED_BITS,
+            "label": label_of(method, {k: v for k, v in params.items() if k in ("compress_ratio", "rank")}),
+            "method": method,
+            "params": params,
+            "timed": False,
+            "run": folder.name,
+            "versions": config["versions"],
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{folder} cannot be read as a training run ({error!r}); leave it out, or run it again."
+        ) from error
+
+
+def _tell_apart(records: list[dict[str, Any]]) -> None:
+    """Give methods that differ in settings labels that do, and runs that differ in nothing known their folder's name."""
+    for label in {r["label"] for r in records}:
+        same = [r for r in records if r["label"] == label]
+        flat = [flatten(r["params"]) for r in same]
+        differ = [k for k in {k: 0 for f in flat for k in f} if len({repr(f.get(k)) for f in flat}) > 1]
+        for r, settings in zip(same, flat):
+            r["label"] = ", ".join([label, *(f"{key}={settings.get(key)}" for key in differ)])
+    seen: set[str] = set()
+    for r in records:
+        if identity(r) in seen:
+            r["label"] += f" ({r['run']})"
+        seen.add(identity(r))
+
+
+def identity(record: Mapping[str, Any]) -> str:
+    """What tells a record from all others of its file."""
+    names = ("task", "epochs", "workers", "rate", "label", "seed")
+    return "/".join(str(record[name]) for name in names)
+
+
+def _last(dotted: str) -> str:
+    return dotted.rpartition(".")[2]

@@ -1,0 +1,135 @@
+"""What accuracy records say together: means over seeds, time to a target, speed-ups. For the terminal and for reports."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .contenders import BF16, FLOAT32
+
+MARGIN = 0.01
+"""The usual target lies this far below what the worst float32 run ends with."""
+
+Record = dict[str, Any]
+Group = tuple[str, int, int]
+"""Task, epochs and workers: what must agree for records to be compared."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method at one link rate, over its seeds."""
+
+    label: str
+    runs: int
+    failed: list[str]
+    accuracy: float | None
+    spread: float | None
+    """Standard deviation over seeds; None with one."""
+    gap: float | None
+    """Final accuracy minus that of float32."""
+    reached: int
+    """Runs that reached the target."""
+    seconds_to_target: float | None
+    """Mean over the runs, if all of them reached it."""
+    over_float32: float | None
+    """How many times sooner than float32 the target is reached."""
+    over_bf16: float | None
+    seconds: float | None
+    """Training time, mean over runs; None where it was not measured alone."""
+    leaving_bytes: float | None
+
+    @property
+    def loses(self) -> bool:
+        """Whether float32 is better: sooner at the target, or the only one to reach it."""
+        if self.failed or (self.over_float32 is not None and self.over_float32 < 1):
+            return True
+        return self.reached < self.runs
+
+
+def group_of(record: Record) -> Group:
+    """What a record may be compared within."""
+    return record["task"], record["epochs"], record["workers"]
+
+
+def groups(records: Iterable[Record]) -> dict[Group, list[Record]]:
+    """Records by task, epochs and workers, in the order they come."""
+    found: dict[Group, list[Record]] = {}
+    for record in records:
+        found.setdefault(group_of(record), []).append(record)
+    return found
+
+
+def rates(records: Iterable[Record]) -> list[str]:
+    """The link rates of records, slowest first."""
+    bits = {r["rate"]: r["bits"] for r in records}
+    return sorted(bits, key=lambda rate: (bits[rate], rate))
+
+
+def default_target(records: Iterable[Record]) -> float | None:
+    """What the worst float32 run ends with, less one percent of the samples; None without such runs."""
+    ends = [r["accuracy"] for r in records if r["label"] == FLOAT32 and r["accuracy"] is not None]
+    return min(ends) - MARGIN if ends else None
+
+
+def seconds_to(record: Record, target: float) -> float | None:
+    """Training time until an evaluation first reaches the target; None if none does.
+
+    >>> seconds_to({"curve": [{"seconds": 2.0, "accuracy": 0.5}, {"seconds": 4.0, "accuracy": 0.8}]}, 0.7)
+    4.0
+    """
+    return next((float(p["seconds"]) for p in record["curve"] if p["accuracy"] >= target), None)
+
+
+def rows(records: Sequence[Record], rate: str, target: float | None) -> list[Row]:
+    """A row for each method of one group at one rate; the first to reach the target first, then by accuracy."""
+    chosen: dict[str, list[Record]] = {}
+    for record in records:
+        if record["rate"] == rate:
+            chosen.setdefault(record["label"], []).append(record)
+    times = {label: _time(runs, target) for label, runs in chosen.items()}
+    # Exactly the same training on any link, so that a baseline's accuracy may come from all of them.
+    plain = _mean(r["accuracy"] for r in chosen.get(FLOAT32, records) if r["label"] == FLOAT32)
+    found = []
+    for label, runs in chosen.items():
+        ends = [r["accuracy"] for r in runs if r["accuracy"] is not None]
+        accuracy = _mean(ends)
+        timed = [r for r in runs if r["timed"]]
+        found.append(
+            Row(
+                label=label,
+                runs=len(runs),
+                failed=[r["failed"] for r in runs if r["failed"]],
+                accuracy=accuracy,
+                spread=statistics.stdev(ends) if len(ends) > 1 else None,
+                gap=None if accuracy is None or plain is None else accuracy - plain,
+                reached=0 if target is None else sum(seconds_to(r, target) is not None for r in runs),
+                seconds_to_target=times[label],
+                over_float32=_ratio(times.get(FLOAT32), times[label]),
+                over_bf16=_ratio(times.get(BF16), times[label]),
+                seconds=_mean(r["seconds"] for r in timed if not r["failed"]),
+                leaving_bytes=_mean(r["leaving_bytes"] for r in runs if not r["failed"]),
+            )
+        )
+    late = float("inf")
+    return sorted(
+        found,
+        key=lambda r: (late if r.seconds_to_target is None else r.seconds_to_target, -(r.accuracy or 0.0)),
+    )
+
+
+def _time(runs: Sequence[Record], target: float | None) -> float | None:
+    if target is None or not all(r["timed"] for r in runs):
+        return None
+    times = [seconds_to(r, target) for r in runs]
+    return None if None in times else _mean(times)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    numbers = [v for v in values if v is not None]
+    return statistics.fmean(numbers) if numbers else None
+
+
+def _ratio(baseline: float | None, own: float | None) -> float | None:
+    return baseline / own if baseline is not None and own else None
