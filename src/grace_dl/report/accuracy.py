@@ -1,0 +1,199 @@
+"""Accuracy against time and bytes, and the time to a target."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from ..bench import summary
+from ..bench.contenders import BF16, FLOAT32
+from . import charts
+from .load import Result
+from .page import Section, figure, provenance
+from .tables import Cell, table
+from .words import escape, link, number, percent, size
+
+Record = dict[str, Any]
+
+
+def section(result: Result, anchor: str) -> Section:
+    """Everything about one study: curves and tables for each task and link rate."""
+    body = [provenance(result)]
+    groups = summary.groups(result.records)
+    for (task, epochs, workers), records in groups.items():
+        body.append(f"<h3>{escape(task)}, {epochs} epochs, {workers} workers</h3>\n")
+        body.append(_group(records, task))
+    tasks = ", ".join(dict.fromkeys(task for task, _, _ in groups))
+    labels, seeds = {r["label"] for r in result.records}, {r["seed"] for r in result.records}
+    rates = list(dict.fromkeys(link(r) for r in sorted(result.records, key=lambda r: r["bits"])))
+    words = f"{len(labels)} methods, {len(seeds)} seed{'s' * (len(seeds) > 1)}; {', '.join(rates)}"
+    return Section(anchor, f"Accuracy: {tasks}", words, "".join(body))
+
+
+def _group(records: Sequence[Record], task: str) -> str:
+    target = summary.default_target(records)
+    ends: dict[str, list[float]] = {}
+    for r in records:
+        ends.setdefault(r["label"], []).append(r["accuracy"] or 0.0)
+    ranked = sorted(ends, key=lambda label: -statistics.fmean(ends[label]))
+    kinds = charts.styles(ranked, FLOAT32, BF16)
+    out = []
+    if target is not None:
+        out.append(
+            f"<p>The target is {percent(target)} %: one point below what the worst float32 run ends with. Lines are means over "
+            "seeds, bands reach from the lowest to the highest run.</p>\n"
+        )
+    if any(r["timed"] for r in records):
+        out += [
+            _against_seconds(records, rate, ranked, kinds, target, task) for rate in summary.rates(records)
+        ]
+    else:
+        out.append(
+            '<p class="hint">These runs were imported from training; their times were not taken alone on the machine and are left '
+            "out.</p>\n"
+        )
+    out.append(_against_bytes(records, ranked, kinds, target, task))
+    for rate in summary.rates(records):
+        chosen = next(r for r in records if r["rate"] == rate)
+        out.append(_table(summary.rows(records, rate, target), link(chosen), target))
+    failed = [r for r in records if r["failed"]]
+    if failed:
+        words = "; ".join(f"{r['label']}, {link(r)}, seed {r['seed']}: {r['failed']}" for r in failed)
+        out.append(f'<p class="bad">▼ Failed runs: {escape(words)}</p>\n')
+    return "".join(out)
+
+
+def _mean_curve(runs: Sequence[Record], field: str, label: str, words: str) -> list[charts.Point]:
+    """Over seeds, evaluation by evaluation; each needs all of them."""
+    points = []
+    for evaluations in zip(*(r["curve"] for r in runs)):
+        scores = [100 * e["accuracy"] for e in evaluations]
+        x = statistics.fmean(e[field] for e in evaluations)
+        mean = statistics.fmean(scores)
+        shown = size(x) if field == "bytes" else f"{number(x)} s"
+        title = f"{label}: {mean:.2f} % {words} {shown}, epoch {evaluations[0]['epoch']:g}"
+        points.append(charts.Point(x / 1e6 if field == "bytes" else x, mean, title, min(scores), max(scores)))
+    return points
+
+
+def _marks(target: float | None) -> list[charts.Mark]:
+    return [] if target is None else [charts.Mark(100 * target, f"target {percent(target)} %")]
+
+
+def _against_seconds(
+    records: Sequence[Record],
+    rate: str,
+    ranked: Sequence[str],
+    kinds: dict[str, str],
+    target: float | None,
+    task: str,
+) -> str:
+    chosen = [r for r in records if r["rate"] == rate and r["timed"]]
+    series = []
+    for label in ranked:
+        points = _mean_curve([r for r in chosen if r["label"] == label], "seconds", label, "after")
+        if points:
+            series.append(charts.Series(label, kinds[label], points))
+    if not series:
+        return ""
+    caption = f"Accuracy against training time, {link(chosen[0])}"
+    across = charts.Axis("seconds of training, evaluations left out")
+    drawn = charts.lines(
+        f"{caption}: {task}", series, across, charts.Axis("test accuracy", unit=" %"), _marks(target)
+    )
+    rows = summary.rows(records, rate, target)
+    return figure(caption, drawn) + _time_bars(rows, link(chosen[0]), target)
+
+
+def _time_bars(rows: Sequence[summary.Row], place: str, target: float | None) -> str:
+    if target is None or all(row.seconds_to_target is None for row in rows):
+        return ""
+    bars = []
+    for row in rows:
+        if row.seconds_to_target is None:
+            why = "diverged" if row.accuracy is None else f"ends at {percent(row.accuracy)} %"
+            bars.append(charts.Bar(row.label, [], f"▼ {row.reached} of {row.runs} reach it; {why}", "bad"))
+            continue
+        gain = row.over_float32
+        kind = {FLOAT32: "plain", BF16: "rival"}.get(row.label, "lost" if row.loses else "backward")
+        note = f"{number(row.seconds_to_target)} s"
+        if gain is not None and row.label != FLOAT32:
+            note += f", {number(gain)} × sooner" if gain >= 1 else f", ▼ {number(1 / gain)} × later"
+        words = f"{number(row.seconds_to_target)} s to {percent(target)} %"
+        bars.append(charts.Bar(row.label, [(kind, row.seconds_to_target, words)], note, "bad" * row.loses))
+    caption = f"Training time to {percent(target)} %, {place}"
+    return figure(caption, charts.bars(caption, bars, "seconds of training to the target"))
+
+
+def _against_bytes(
+    records: Sequence[Record], ranked: Sequence[str], kinds: dict[str, str], target: float | None, task: str
+) -> str:
+    series = []
+    for label in ranked:
+        runs = {r["seed"]: r for r in records if r["label"] == label}  # bytes are the same at any rate
+        points = [p for p in _mean_curve(list(runs.values()), "bytes", label, "after sending") if p.x > 0]
+        if points:
+            series.append(charts.Series(label, kinds[label], points))
+    if not series:
+        return ""
+    caption = "Accuracy against bytes sent"
+    across = charts.Axis("MB that left a rank", log=True)
+    drawn = charts.lines(
+        f"{caption}: {task}", series, across, charts.Axis("test accuracy", unit=" %"), _marks(target)
+    )
+    return figure(caption, drawn)
+
+
+def _table(rows: Sequence[summary.Row], place: str, target: float | None) -> str:
+    plain = next((row.leaving_bytes for row in rows if row.label == FLOAT32), None)
+    cells: list[list[Cell | str]] = []
+    for row in rows:
+        spread = "" if row.spread is None else f" ± {percent(row.spread)}"
+        end = (
+            Cell("▼ diverged", 0.0, "bad")
+            if row.accuracy is None
+            else Cell(percent(row.accuracy) + spread, row.accuracy)
+        )
+        worse = row.gap is not None and row.gap < -summary.MARGIN
+        gap = (
+            Cell("–")
+            if row.gap is None
+            else Cell(f"{'▼ ' * worse}{percent(row.gap, True)}", row.gap, "bad" * worse)
+        )
+        if row.seconds_to_target is not None:
+            when = Cell(number(row.seconds_to_target), row.seconds_to_target)
+        elif target is None or row.seconds is None:
+            when = Cell("–")
+        else:
+            when = Cell(f"▼ {row.reached} of {row.runs} reach it", mood="bad")
+        gains = [
+            Cell("–") if g is None else Cell(f"{'▼ ' * (g < 1)}{number(g)}", g, "bad" * (g < 1))
+            for g in (row.over_float32, row.over_bf16)
+        ]
+        sent = row.leaving_bytes
+        fewer = None if not sent or not plain else plain / sent
+        cells.append(
+            [
+                row.label,
+                Cell(str(row.runs), row.runs),
+                end,
+                gap,
+                when,
+                *gains,
+                Cell("–") if row.seconds is None else Cell(number(row.seconds), row.seconds),
+                Cell("–") if sent is None else Cell(size(sent), sent),
+                Cell("–") if fewer is None else Cell(f"{number(fewer)} ×", fewer),
+            ]
+        )
+    columns = [
+        "method|",
+        "runs",
+        "final accuracy %",
+        "− float32",
+        "s to target",
+        "× sooner than float32",
+        "× sooner than bf16",
+    ]
+    columns += ["s in all", "sent", "fewer bytes"]
+    return table(f"{place}: means over seeds, ± standard deviation", columns, cells)

@@ -1,0 +1,350 @@
+"""Charts as SVG: lines over two axes, and horizontal bars. Everything drawn has a title that hovering shows.
+
+Colours are classes that the page's style gives meaning to, for light and dark screens: `k0` to `k7` for methods, `plain` and
+`rival` for the baselines, `rest` for what is there but not singled out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .words import escape
+
+WIDTH = 820
+COLOURS = 8
+_SHAPES = 6
+
+
+@dataclass(frozen=True)
+class Point:
+    """A measurement, and the spread around it if there is one."""
+
+    x: float
+    y: float
+    title: str
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """The measurements of one method."""
+
+    label: str
+    kind: str
+    points: list[Point]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What an axis shows; `ticks` are pairs of value and text, found by themselves if not given."""
+
+    title: str
+    log: bool = False
+    ticks: Sequence[tuple[float, str]] = ()
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A horizontal line with words, such as a target; `below` shades what lies under it as losing."""
+
+    y: float
+    text: str
+    below: bool = False
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A row of a bar chart: parts in order as (class, length, title), and words behind it."""
+
+    label: str
+    parts: Sequence[tuple[str, float, str]]
+    note: str = ""
+    mood: str = ""
+
+    @property
+    def total(self) -> float:
+        return sum(length for _, length, _ in self.parts)
+
+
+@dataclass
+class _Scale:
+    """From values to places on the page."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool
+    ticks: list[tuple[float, str]] = field(default_factory=list)
+
+    def __call__(self, value: float) -> float:
+        if self.log:
+            share = math.log(value / self.low) / math.log(self.high / self.low)
+        else:
+            share = (value - self.low) / (self.high - self.low)
+        return self.start + share * (self.end - self.start)
+
+
+def styles(ranked: Sequence[str], plain: str, rival: str) -> dict[str, str]:
+    """A class for each label; the first in the ranking get the colours, the baselines have their own.
+
+    >>> styles(["topk", "ddp", "int8"], "ddp", "hook")
+    {'ddp': 'plain', 'hook': 'rival', 'topk': 'k0', 'int8': 'k1'}
+    """
+    found = {plain: "plain", rival: "rival"}
+    others = [label for label in ranked if label not in found]
+    for place, label in enumerate(others):
+        found[label] = f"k{place}" if place < COLOURS else "rest"
+    return found
+
+
+def lines(
+    name: str, series: Sequence[Series], x: Axis, y: Axis, marks: Sequence[Mark] = (), height: int = 400
+) -> str:
+    """A line for each series, named at its end; the spread over seeds as a band."""
+    left, right, top, bottom = 64, 170, 14, 52
+    xs = [p.x for s in series for p in s.points] + [value for value, _ in x.ticks]
+    ys = [v for s in series for p in s.points for v in (p.y, p.low, p.high) if v is not None]
+    ys += [mark.y for mark in marks]
+    across = _scale(xs, x, left, WIDTH - right, 0.02)
+    up = _scale(ys, y, height - bottom, top, 0.04)
+    out = [_open(name, height)]
+    for mark in marks:
+        place = up(mark.y)
+        if mark.below:
+            out.append(
+                f'<rect class="losing" x="{left}" y="{place:.1f}" width="{WIDTH - right - left}" '
+                f'height="{max(0.0, height - bottom - place):.1f}"/>'
+            )
+    out += _axes(across, up, x, y, left, WIDTH - right, top, height - bottom)
+    for mark in marks:
+        place = up(mark.y)
+        out.append(f'<line class="mark" x1="{left}" x2="{WIDTH - right}" y1="{place:.1f}" y2="{place:.1f}"/>')
+        out.append(f'<text class="note" x="{left + 6}" y="{place - 5:.1f}">{escape(mark.text)}</text>')
+    # What matters most is drawn last, on top of the others.
+    order = {"rest": 0, "rival": 2, "plain": 3}
+    for one in sorted(series, key=lambda s: order.get(s.kind, 1)):
+        out.append(_line(one, across, up))
+    named = [s for s in series if s.kind != "rest" or len(series) <= COLOURS + 2]
+    out += _names(named, across, up, WIDTH - right, top, height - bottom)
+    return "".join([*out, "</svg>"])
+
+
+def bars(
+    name: str, rows: Sequence[Bar], title: str, mark: tuple[float, str] | None = None, unit: str = ""
+) -> str:
+    """Horizontal bars of one or several parts. Bars far beyond the others are cut, and say so."""
+    widest = max(len(row.label) for row in rows)
+    left, right, top, step = int(min(300, 16 + 7.4 * widest)), 150, 26, 24
+    height = top + step * len(rows) + 44
+    totals = sorted(row.total for row in rows)
+    usual = totals[len(totals) // 2]
+    limit = max(total for total in totals if total <= 3 * usual) or 1.0
+    if mark is not None:
+        limit = max(limit, mark[0])
+    across = _scale([0.0, limit], Axis(title, unit=unit), left, WIDTH - right, 0.0)
+    out = [_open(name, height)]
+    floor = top + step * len(rows)
+    for value, text in across.ticks:
+        out.append(
+            f'<line class="grid" x1="{across(value):.1f}" x2="{across(value):.1f}" y1="{top}" y2="{floor}"/>'
+        )
+        out.append(
+            f'<text class="tick" x="{across(value):.1f}" y="{floor + 16}" text-anchor="middle">{escape(text)}</text>'
+        )
+    out.append(
+        f'<text class="axis" x="{(left + WIDTH - right) / 2:.0f}" y="{floor + 36}" text-anchor="middle">{escape(title)}</text>'
+    )
+    for place, row in enumerate(rows):
+        y = top + step * place
+        out.append(
+            f'<text class="label" x="{left - 8:.0f}" y="{y + 16}" text-anchor="end">{escape(row.label)}</text>'
+        )
+        start = 0.0
+        for kind, length, words in row.parts:
+            begin, end = across(min(start, limit)), across(min(start + length, limit))
+            if end > begin:
+                out.append(
+                    f'<rect class="{kind}" x="{begin:.1f}" y="{y + 4}" width="{end - begin:.1f}" height="{step - 7}">'
+                    f"<title>{escape(f'{row.label}: {words}')}</title></rect>"
+                )
+            start += length
+        cut = row.total > limit * 1.0001
+        end = across(min(row.total, limit))
+        if cut:
+            out.append(f'<path class="cut" d="M{end - 14:.1f} {y + 1}l7 {step - 2}m6 0l-7 -{step - 2}"/>')
+        note = row.note if not cut else f"{row.note} →"
+        out.append(f'<text class="value {row.mood}" x="{end + 7:.1f}" y="{y + 16}">{escape(note)}</text>')
+    if mark is not None:
+        at = across(mark[0])
+        out.append(f'<line class="mark" x1="{at:.1f}" x2="{at:.1f}" y1="{top - 4}" y2="{floor}"/>')
+        out.append(
+            f'<text class="note" x="{at:.1f}" y="{top - 10}" text-anchor="middle">{escape(mark[1])}</text>'
+        )
+    return "".join([*out, "</svg>"])
+
+
+def legend(entries: Sequence[tuple[str, str]]) -> str:
+    """Names of classes, for bars of several parts."""
+    keys = "".join(
+        f'<li><svg width="14" height="14" aria-hidden="true"><rect class="{kind}" width="14" height="14" rx="2"/></svg>'
+        f"{escape(text)}</li>"
+        for kind, text in entries
+    )
+    return f'<ul class="legend">{keys}</ul>'
+
+
+def _open(name: str, height: int) -> str:
+    return (
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(name)}" '
+        'preserveAspectRatio="xMinYMin meet">'
+    )
+
+
+def _scale(values: Sequence[float], axis: Axis, start: float, end: float, room: float) -> _Scale:
+    """The range of an axis with a little room at its ends, and its ticks."""
+    low, high = min(values), max(values)
+    if axis.log:
+        low, high = math.log10(low), math.log10(high)
+    if high - low < 1e-9:
+        low, high = low - 0.5, high + 0.5
+    low, high = low - room * (high - low), high + room * (high - low)
+    ticks = list(axis.ticks)
+    if axis.log:
+        low, high = 10**low, 10**high
+        ticks = ticks or _log_ticks(low, high)
+    else:
+        ticks = ticks or _linear_ticks(low, high)
+    return _Scale(low, high, start, end, axis.log, [(v, t) for v, t in ticks if low <= v <= high])
+
+
+def _linear_ticks(low: float, high: float) -> list[tuple[float, str]]:
+    rough = (high - low) / 6
+    base = 10 ** math.floor(math.log10(rough))
+    step = base * next(factor for factor in (1, 2, 5, 10) if factor * base >= rough)
+    places = max(0, -math.floor(math.log10(step)))
+    first = math.ceil(low / step - 1e-9)
+    count = math.floor(high / step + 1e-9) - first + 1
+    return [((first + i) * step, f"{(first + i) * step:,.{places}f}") for i in range(count)]
+
+
+def _log_ticks(low: float, high: float) -> list[tuple[float, str]]:
+    decades = math.log10(high / low)
+    factors = (1, 2, 5) if decades < 3 else (1,)
+    if decades < 0.7:
+        factors = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)  # type: ignore[assignment]
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [(f * 10.0**power, f"{f * 10.0**power:,.10g}") for power in powers for f in factors]
+
+
+def _axes(
+    across: _Scale, up: _Scale, x: Axis, y: Axis, left: float, right: float, top: float, bottom: float
+) -> list[str]:
+    out = []
+    for value, text in up.ticks:
+        out.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{up(value):.1f}" y2="{up(value):.1f}"/>')
+        out.append(
+            f'<text class="tick" x="{left - 8}" y="{up(value) + 4:.1f}" text-anchor="end">{escape(text + y.unit)}</text>'
+        )
+    for value, text in across.ticks:
+        place = across(value)
+        out.append(f'<line class="grid" x1="{place:.1f}" x2="{place:.1f}" y1="{top}" y2="{bottom}"/>')
+        out.append(
+            f'<text class="tick" x="{place:.1f}" y="{bottom + 18}" text-anchor="middle">{escape(text + x.unit)}</text>'
+        )
+    middle = (top + bottom) / 2
+    out.append(
+        f'<text class="axis" x="{(left + right) / 2:.0f}" y="{bottom + 40}" text-anchor="middle">{escape(x.title)}</text>'
+    )
+    out.append(
+        f'<text class="axis" transform="translate(15 {middle:.0f}) rotate(-90)" text-anchor="middle">{escape(y.title)}</text>'
+    )
+    return out
+
+
+def _line(one: Series, across: _Scale, up: _Scale) -> str:
+    places = [(across(p.x), up(p.y), p) for p in one.points]
+    out = [f'<g class="series {one.kind}"><title>{escape(one.label)}</title>']
+    band = [(x, p.low, p.high) for x, _, p in places if p.low is not None and p.high is not None]
+    if band and any(high > low for _, low, high in band):
+        edge = [f"{x:.1f},{up(high):.1f}" for x, _, high in band]
+        edge += [f"{x:.1f},{up(low):.1f}" for x, low, _ in reversed(band)]
+        out.append(f'<polygon class="band" points="{" ".join(edge)}"/>')
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
+    out.append(f'<polyline points="{path}"/>')
+    shape = int(one.kind[1:]) % _SHAPES if one.kind.startswith("k") else 0
+    for x, y, point in places:
+        out.append(
+            f'<g class="dot">{_marker(shape, x, y)}<circle class="reach" cx="{x:.1f}" cy="{y:.1f}" r="9"/>'
+            f"<title>{escape(point.title)}</title></g>"
+        )
+    return "".join([*out, "</g>"])
+
+
+def _marker(shape: int, x: float, y: float) -> str:
+    """Shapes tell series apart where colours do not."""
+    outlines = {
+        1: "m-3.5 -3.5h7v7h-7z",
+        2: "m0 -4.6l4.6 8h-9.2z",
+        3: "m0 -5l5 5l-5 5l-5 -5z",
+        4: "m0 4.6l4.6 -8h-9.2z",
+        5: "m-1.5 -5h3v3.5h3.5v3h-3.5v3.5h-3v-3.5h-3.5v-3h3.5z",
+    }
+    if shape not in outlines:
+        return f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="3.6"/>'
+    return f'<path class="point" d="M{x:.1f} {y:.1f}{outlines[shape]}"/>'
+
+
+def _names(
+    series: Sequence[Series], across: _Scale, up: _Scale, right: float, top: float, bottom: float
+) -> list[str]:
+    """Each name beside the end of its line, moved apart where they would lie on each other."""
+    ends = sorted(
+        ((up(s.points[-1].y), across(s.points[-1].x), s) for s in series if s.points), key=lambda e: e[0]
+    )
+    if not ends:
+        return []
+    places = _apart([y for y, _, _ in ends], min(15.0, (bottom - top) / len(ends)), top, bottom)
+    out = []
+    for (y, x, s), place in zip(ends, places):
+        out.append(f'<path class="lead {s.kind}" d="M{x + 6:.1f} {y:.1f}L{right + 8:.1f} {place:.1f}h6"/>')
+        out.append(
+            f'<text class="name {s.kind}" x="{right + 18:.1f}" y="{place + 4:.1f}">{escape(s.label)}</text>'
+        )
+    return out
+
+
+def _apart(wanted: Sequence[float], gap: float, top: float, bottom: float) -> list[float]:
+    """Places in the same order, `gap` apart and as near to the wanted ones as that allows.
+
+    >>> _apart([10.0, 10.0, 50.0], 4.0, 0.0, 100.0)
+    [8.0, 12.0, 50.0]
+    """
+    groups: list[list[float]] = []  # sums of the wanted middle, and how many share it
+    for y in wanted:
+        groups.append([y, 1])
+        while (
+            len(groups) > 1
+            and _middle(groups[-1]) - _middle(groups[-2]) < gap * (groups[-1][1] + groups[-2][1]) / 2
+        ):
+            total, count = groups.pop()
+            groups[-1][0] += total
+            groups[-1][1] += count
+    found = []
+    for group in groups:
+        count = group[1]
+        half = gap * (count - 1) / 2
+        middle = min(max(_middle(group), top + half), bottom - half)
+        found += [middle - half + gap * i for i in range(int(count))]
+    # Groups that the edges pushed may meet again.
+    for i in range(1, len(found)):
+        found[i] = max(found[i], found[i - 1] + gap)
+    return found
+
+
+def _middle(group: Sequence[float]) -> float:
+    return group[0] / group[1]

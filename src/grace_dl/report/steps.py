@@ -1,0 +1,284 @@
+"""Training steps, on loopback or between hosts with links: what each method costs, where, and from which rate on it pays."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from . import charts
+from .breakeven import break_even
+from .load import Result
+from .page import Section, figure, folded, provenance
+from .tables import Cell, table
+from .words import UNLIMITED, escape, link, milliseconds, number, size
+
+PLAIN, RIVAL = "ddp", "ddp fp16 hook"
+PARTS = ("forward", "backward", "compress", "wait", "decode", "update")
+NAMES = {PLAIN: "plain DDP", RIVAL: "DDP, fp16 hook"}
+
+Record = dict[str, Any]
+
+
+def section(result: Result, anchor: str) -> Section:
+    """Everything about one file, by model and number of workers."""
+    kinds = list(dict.fromkeys((r["model"], r["workers"]) for r in result.records))
+    body = [provenance(result)]
+    for model, workers in kinds:
+        records = [r for r in result.records if (r["model"], r["workers"]) == (model, workers)]
+        body.append(f"<h3>{escape(model)}, {workers} workers</h3>\n")
+        body.append(_part(records, f"{model}, {workers} workers"))
+    models = ", ".join(dict.fromkeys(model for model, _ in kinds))
+    worlds = " and ".join(str(w) for w in dict.fromkeys(workers for _, workers in kinds))
+    rates = list(dict.fromkeys(link(r) for r in sorted(result.records, key=lambda r: r["bits"])))
+    what = "Steps over links" if result.benchmark == "link" else "Steps on one machine"
+    return Section(anchor, f"{what}: {models}", f"{worlds} workers; {', '.join(rates)}", "".join(body))
+
+
+def _part(records: Sequence[Record], name: str) -> str:
+    places = sorted({r["bits"] for r in records})
+    found = {(r["label"], r["bits"]): r for r in records}
+    ranked = _ranking(records, places)
+    kinds = charts.styles(ranked, PLAIN, RIVAL)
+    out = [_brief(found, ranked, places, records)]
+    if len(places) > 1:
+        out.append(_over_silent(found, ranked, places, kinds, name))
+        out.append(_speed_up(found, ranked, places, kinds, name))
+        out.append(_break_evens(found, ranked, places))
+    for place in places:
+        chart = _breakdown([found[label, place] for label in ranked if (label, place) in found], name)
+        caption = f"Where a step's time goes, {link(_at(records, place))}"
+        out.append(chart if len(places) == 1 else folded(caption, chart, opened=place == places[0]))
+    out.append(folded("All figures", _all(found, ranked, places), opened=len(places) == 1))
+    return "".join(out)
+
+
+def _ranking(records: Sequence[Record], places: Sequence[float]) -> list[str]:
+    """Labels, the fastest over all rates first."""
+    logs: dict[str, list[float]] = {}
+    for r in records:
+        logs.setdefault(r["label"], []).append(math.log(r["over_reference"]))
+    # A method that was not measured everywhere must not lead for having left out the slow links.
+    return sorted(logs, key=lambda label: (-len(logs[label]), statistics.fmean(logs[label])))
+
+
+def _at(records: Sequence[Record], place: float) -> Record:
+    return next(r for r in records if r["bits"] == place)
+
+
+def _brief(
+    found: dict[tuple[str, float], Record],
+    ranked: Sequence[str],
+    places: Sequence[float],
+    records: Sequence[Record],
+) -> str:
+    """The answer: at each rate what plain DDP costs, the best method, and who loses."""
+    rows: list[list[Cell | str]] = []
+    for place in places:
+        own = {label: found[label, place] for label in ranked if (label, place) in found}
+        plain, rival = own.get(PLAIN), own.get(RIVAL)
+        others = [r for r in own.values() if r["params"] is not None]
+        if not others:
+            continue
+        best = min(others, key=lambda r: r["over_reference"])
+        row: list[Cell | str] = [
+            Cell(link(best), place),
+            Cell(milliseconds(best["reference_seconds"]), best["reference_seconds"]),
+        ]
+        row += [
+            Cell("–") if r is None else Cell(number(r["over_reference"]), r["over_reference"])
+            for r in (plain, rival)
+        ]
+        row += [best["label"], Cell(number(best["over_reference"]), best["over_reference"])]
+        if plain is None:
+            row += ["–", "–"]
+        else:
+            gain = plain["over_reference"] / best["over_reference"]
+            slower = [r["label"] for r in others if r["over_reference"] > plain["over_reference"]]
+            words = f"▼ {len(slower)} of {len(others)}: {', '.join(slower)}" if slower else "no method"
+            row += [_gain(gain), Cell(words, float(len(slower)), "bad" if slower else "")]
+        rows.append(row)
+    columns = [
+        "link|",
+        "silent step",
+        "plain DDP",
+        "fp16 hook",
+        "best method|",
+        "its step",
+        "× faster than DDP",
+        "slower than DDP|",
+    ]
+    return table("In short (steps as multiples of the silent step, which sends nothing)", columns, rows)
+
+
+def _gain(gain: float) -> Cell:
+    return Cell(f"{'▼ ' if gain < 1 else ''}{number(gain)}", gain, "bad" if gain < 1 else "")
+
+
+def _ticks(
+    places: Sequence[float], records: dict[tuple[str, float], Record]
+) -> tuple[dict[float, float], charts.Axis]:
+    """Rates on a logarithmic axis; unlimited ones stand a little beyond the fastest."""
+    finite = [p for p in places if p < UNLIMITED]
+    where = {p: p for p in finite}
+    for p in places:
+        if p >= UNLIMITED:
+            where[p] = (max(finite) if finite else 1e9) * 10**0.7
+    names = {where[r["bits"]]: link(r) for r in records.values()}
+    return where, charts.Axis("link rate", log=True, ticks=sorted(names.items()))
+
+
+def _over_silent(
+    found: dict[tuple[str, float], Record],
+    ranked: Sequence[str],
+    places: Sequence[float],
+    kinds: dict[str, str],
+    name: str,
+) -> str:
+    where, across = _ticks(places, found)
+    series = []
+    for label in ranked:
+        points = [
+            charts.Point(
+                where[p],
+                found[label, p]["over_reference"],
+                f"{label}, {link(found[label, p])}: {number(found[label, p]['over_reference'])} × the silent step "
+                f"({milliseconds(found[label, p]['seconds'])})",
+            )
+            for p in places
+            if (label, p) in found
+        ]
+        series.append(charts.Series(NAMES.get(label, label), kinds[label], points))
+    up = charts.Axis("step time ÷ silent step", log=True)
+    caption = "Step time over that of a step that sends nothing"
+    drawn = charts.lines(f"{caption}: {name}", series, across, up, [charts.Mark(1.0, "silent step")])
+    return figure(caption, drawn, _others(ranked, kinds))
+
+
+def _speed_up(
+    found: dict[tuple[str, float], Record],
+    ranked: Sequence[str],
+    places: Sequence[float],
+    kinds: dict[str, str],
+    name: str,
+) -> str:
+    where, across = _ticks(places, found)
+    series = []
+    for label in ranked:
+        points = []
+        for p in places:
+            if label == PLAIN or (label, p) not in found or (PLAIN, p) not in found:
+                continue
+            gain = found[PLAIN, p]["over_reference"] / found[label, p]["over_reference"]
+            words = (
+                f"{number(gain)} × as fast as plain DDP"
+                if gain >= 1
+                else f"{number(1 / gain)} × slower than plain DDP"
+            )
+            points.append(charts.Point(where[p], gain, f"{label}, {link(found[label, p])}: {words}"))
+        if points:
+            series.append(charts.Series(NAMES.get(label, label), kinds[label], points))
+    if not series:
+        return ""
+    caption = "Speed-up over plain DDP"
+    mark = charts.Mark(1.0, "plain DDP; below it, compression loses", below=True)
+    up = charts.Axis("time of plain DDP ÷ time", log=True, unit=" ×")
+    drawn = charts.lines(f"{caption}: {name}", series, across, up, [mark])
+    return figure(caption, drawn, _others(ranked, kinds))
+
+
+def _others(ranked: Sequence[str], kinds: dict[str, str]) -> str:
+    grey = [label for label in ranked if kinds[label] == "rest"]
+    if not grey:
+        return ""
+    return (
+        f'<p class="hint">Thin grey lines, named where the pointer rests on them: {escape(", ".join(grey))}. '
+        f"The {charts.COLOURS} fastest methods over all rates are coloured.</p>"
+    )
+
+
+def _break_evens(
+    found: dict[tuple[str, float], Record], ranked: Sequence[str], places: Sequence[float]
+) -> str:
+    def times(label: str) -> dict[float, float]:
+        return {p: found[label, p]["over_reference"] for p in places if (label, p) in found}
+
+    rows: list[list[Cell | str]] = []
+    for label in ranked:
+        if label in (PLAIN, RIVAL):
+            continue
+        row: list[Cell | str] = [label]
+        for baseline in (PLAIN, RIVAL):
+            even = break_even(times(label), times(baseline))
+            never = even is not None and even.bits == 0
+            row.append(
+                Cell("–") if even is None else Cell(f"{'▼ ' * never}{even.text}", even.bits, "bad" * never)
+            )
+        rows.append(row)
+    rows.sort(key=lambda row: -(row[1].value or 0.0) if isinstance(row[1], Cell) else 0.0)
+    caption = "Break-even: the link rate above which the baseline is faster, interpolated in log rate between measured ones"
+    return table(caption, ["method|", "against plain DDP", "against the fp16 hook"], rows)
+
+
+def _breakdown(records: Sequence[Record], name: str) -> str:
+    rows = []
+    for r in sorted(records, key=lambda r: r["over_reference"]):
+        ours = r["params"] is not None
+        parts = []
+        for part in PARTS:
+            seconds = max(0.0, r["parts"].get(part, 0.0))
+            kind, word = (
+                (part, part)
+                if ours or part != "backward"
+                else ("exchange", "backward with DDP's own exchange")
+            )
+            if seconds:
+                parts.append((kind, 1e3 * seconds, f"{word} {milliseconds(seconds)}"))
+        note = f"{milliseconds(r['seconds'])}, {number(r['over_reference'])} ×"
+        rows.append(charts.Bar(NAMES.get(r["label"]) or r["label"], parts, note))
+    silent = statistics.median(r["reference_seconds"] for r in records)
+    place = link(records[0])
+    drawn = charts.bars(
+        f"Step breakdown: {name}, {place}",
+        rows,
+        "milliseconds a step",
+        (1e3 * silent, f"silent step {milliseconds(silent)}"),
+    )
+    keys = [(part, part) for part in PARTS] + [("exchange", "backward with DDP's own exchange")]
+    return figure(f"Parts of a step, {place}", charts.legend(keys), drawn)
+
+
+def _all(found: dict[tuple[str, float], Record], ranked: Sequence[str], places: Sequence[float]) -> str:
+    rows: list[list[Cell | str]] = []
+    for p in places:
+        plain = found.get((PLAIN, p))
+        own = [found[label, p] for label in ranked if (label, p) in found]
+        for r in sorted(own, key=lambda r: r["over_reference"]):
+            row: list[Cell | str] = [
+                r["label"],
+                Cell(link(r), p),
+                Cell(number(1e3 * r["seconds"]), r["seconds"]),
+                Cell(number(r["over_reference"]), r["over_reference"]),
+                Cell("–") if plain is None else _gain(plain["over_reference"] / r["over_reference"]),
+            ]
+            for part in ("compress", "wait", "decode"):
+                value = r["parts"].get(part, 0.0)
+                row.append(Cell("–") if r["params"] is None else Cell(number(1e3 * value), value))
+            sent, peak = r["leaving_bytes"], r.get("peak_bytes") or 0
+            row.append(Cell("–") if r["params"] is None else Cell(size(sent), sent))
+            row.append(Cell(size(peak), peak) if peak else "–")
+            rows.append(row)
+    columns = [
+        "method|",
+        "link|",
+        "ms",
+        "÷ silent",
+        "× DDP",
+        "compress ms",
+        "wait ms",
+        "decode ms",
+        "sent",
+        "peak memory",
+    ]
+    return table("Per step and rank; × DDP is the speed-up over plain DDP", columns, rows)

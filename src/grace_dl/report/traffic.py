@@ -1,0 +1,61 @@
+"""Bytes that leave a rank: reported, and counted on its network interface."""
+
+from __future__ import annotations
+
+from . import charts
+from .load import Result
+from .page import Section, figure, provenance
+from .tables import Cell, table
+from .words import number, size
+
+SIZES = (
+    ("payload", "payload_bytes", "handed to collectives"),
+    ("leaving", "leaving_bytes", "leaving the rank, as statistics say"),
+    ("wire", "measured_bytes", "counted on the network interface"),
+)
+
+
+def section(result: Result, anchor: str) -> Section:
+    """A group of bars for each way of exchanging and number of hosts, and the table."""
+    body = [provenance(result)]
+    worlds = sorted({r["workers"] for r in result.records})
+    for workers in worlds:
+        rows = []
+        for r in (r for r in result.records if r["workers"] == workers):
+            for place, (kind, field, words) in enumerate(SIZES):
+                part = (kind, r[field] / 1e6, f"{words}, {size(r[field])}")
+                rows.append(charts.Bar("" if place else r["label"], [part], size(r[field])))
+        drawn = charts.bars(f"Bytes per rank and step, {workers} hosts", rows, "MB per rank and step")
+        keys = [(kind, words) for kind, _, words in SIZES]
+        body.append(
+            figure(f"{workers} hosts, {result.records[0]['numel']:,} float32", charts.legend(keys), drawn)
+        )
+    rows_: list[list[Cell | str]] = [
+        [
+            r["label"],
+            Cell(str(r["workers"]), r["workers"]),
+            *(Cell(size(r[field]), r[field]) for _, field, _ in SIZES),
+            Cell(number(r["leaving_bytes"] / r["payload_bytes"]), r["leaving_bytes"] / r["payload_bytes"]),
+            Cell(
+                number(r["measured_bytes"] / r["leaving_bytes"], 4), r["measured_bytes"] / r["leaving_bytes"]
+            ),
+        ]
+        for r in sorted(result.records, key=lambda r: (r["workers"], r["measured_bytes"]))
+        if r["payload_bytes"] and r["leaving_bytes"]
+    ]
+    columns = [
+        "method, communicator|",
+        "hosts",
+        "payload",
+        "leaving",
+        "on the wire",
+        "leaving ÷ payload",
+        "wire ÷ leaving",
+    ]
+    body.append(
+        table("Per rank and step; the wire includes protocol headers and acknowledgements", columns, rows_)
+    )
+    hosts = ", ".join(str(w) for w in worlds)
+    return Section(
+        anchor, "Bytes on the wire", f"{hosts} hosts, {result.records[0]['numel']:,} float32", "".join(body)
+    )
