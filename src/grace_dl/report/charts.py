@@ -276,13 +276,17 @@ def _line(one: Series, across: _Scale, up: _Scale) -> str:
         out.append(f'<polygon class="band" points="{" ".join(edge)}"/>')
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
     out.append(f'<polyline points="{path}"/>')
-    shape = int(one.kind[1:]) % _SHAPES if one.kind.startswith("k") else 0
+    shape = _shape(one.kind)
     for x, y, point in places:
         out.append(
             f'<g class="dot">{_marker(shape, x, y)}<circle class="reach" cx="{x:.1f}" cy="{y:.1f}" r="9"/>'
             f"<title>{escape(point.title)}</title></g>"
         )
     return "".join([*out, "</g>"])
+
+
+def _shape(kind: str) -> int:
+    return int(kind[1:]) % _SHAPES if kind.startswith("k") else 0
 
 
 def _marker(shape: int, x: float, y: float) -> str:
@@ -311,9 +315,16 @@ def _names(
     places = _apart([y for y, _, _ in ends], min(15.0, (bottom - top) / len(ends)), top, bottom)
     out = []
     for (y, x, s), place in zip(ends, places):
-        out.append(f'<path class="lead {s.kind}" d="M{x + 6:.1f} {y:.1f}L{right + 8:.1f} {place:.1f}h6"/>')
+        if right - x < 60:
+            out.append(
+                f'<path class="lead {s.kind}" d="M{x + 6:.1f} {y:.1f}L{right + 8:.1f} {place:.1f}h6"/>'
+            )
+        else:
+            # A line to the name would cross the chart; a sample of this one stands before the name instead.
+            sample = f'<polyline points="{right + 2},{place:.1f} {right + 16},{place:.1f}"/>'
+            out.append(f'<g class="series {s.kind}">{sample}{_marker(_shape(s.kind), right + 9, place)}</g>')
         out.append(
-            f'<text class="name {s.kind}" x="{right + 18:.1f}" y="{place + 4:.1f}">{escape(s.label)}</text>'
+            f'<text class="name {s.kind}" x="{right + 20:.1f}" y="{place + 4:.1f}">{escape(s.label)}</text>'
         )
     return out
 

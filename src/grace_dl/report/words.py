@@ -58,6 +58,7 @@ def rate(bits: float) -> str:
     """
     if bits >= UNLIMITED:
         return "unlimited"
+    bits = float(f"{bits:.3g}")
     for unit, scale in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
         if bits >= scale:
             return (
