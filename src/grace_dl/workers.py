@@ -130,7 +130,7 @@ def _worker(
         faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means, and ends us
     if place is None:
-        _choose_loopback()
+        choose_loopback()
     else:
         os.environ["GLOO_SOCKET_IFNAME"] = place(rank)
     import torch
@@ -157,7 +157,7 @@ def _worker(
     end.send(("done", result))
 
 
-def _choose_loopback() -> None:
+def choose_loopback() -> None:
     """All workers are on this machine; a host name that does not resolve must not keep Gloo from finding them."""
     names = [name for _, name in socket.if_nameindex()]
     for loopback in ("lo", "lo0"):

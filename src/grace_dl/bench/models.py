@@ -1,9 +1,8 @@
-"""What benchmarks train: models with batches of synthetic data, and shapes without any computation."""
+"""Small models that benchmarks train, and shapes without any computation; `workload` adds the well-known networks."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -90,25 +89,5 @@ class Shapes(nn.Module):
         return _Given.apply(list(grads), *self.weights)  # type: ignore[no-any-return]
 
 
-def _tokens(generator: torch.Generator) -> tuple[Tensor, ...]:
-    return (torch.randint(1024, (2, 17), generator=generator),)
-
-
-def _images(generator: torch.Generator) -> tuple[Tensor, ...]:
-    images = torch.randn(8, 3, 32, 32, generator=generator)
-    return images, torch.randint(10, (8,), generator=generator)
-
-
-def _grads(shapes: list[tuple[int, ...]]) -> Callable[[torch.Generator], tuple[Tensor, ...]]:
-    return lambda generator: tuple(torch.randn(shape, generator=generator) for shape in shapes)
-
-
-_SMALL: list[tuple[int, ...]] = [(256, 64), (256,), (256, 256), (256,), (10, 256), (10,)] * 4
-
-MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[torch.Generator], tuple[Tensor, ...]]]] = {
-    "transformer": (Transformer, _tokens),
-    "cnn": (Convolutional, _images),
-    "resnet50-shapes": (lambda: Shapes(resnet50_shapes()), _grads(resnet50_shapes())),
-    "small-shapes": (lambda: Shapes(_SMALL), _grads(_SMALL)),
-}
-"""Name to model and to a maker of batches; the model's forward returns a loss."""
+SMALL_SHAPES: list[tuple[int, ...]] = [(256, 64), (256,), (256, 256), (256,), (10, 256), (10,)] * 4
+"""Enough to see that something works."""

@@ -49,7 +49,7 @@ class Results:
 
     def __init__(self, path: Path, benchmark: str, settings: dict[str, Any], fresh: bool = False) -> None:
         self.path = path
-        self.header = {
+        self.header: dict[str, Any] = {
             "schema": SCHEMA,
             "benchmark": benchmark,
             "command": ["grace", *sys.argv[1:]],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -73,18 +74,25 @@ def kernels_picture(header: dict[str, Any], records: Sequence[dict[str, Any]], p
     pyplot.close(figure)
 
 
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.{0 if seconds >= 1 else 1}f}"
+
+
 def step_table(records: Sequence[dict[str, Any]], title: str) -> Table:
     """Steps of one setting: what each costs over a step that sends nothing, and where its time goes."""
     plain = next((r["over_reference"] for r in records if r["label"] == "ddp"), None)
     table = Table(title=title, title_justify="left")
     for name in ("method", "ms", "÷ silent", "÷ ddp", "compress", "wait", "decode", "sent MB"):
-        table.add_column(name, justify="left" if name == "method" else "right")
+        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name == "method")
+    silent = statistics.median(r["reference_seconds"] for r in records)
+    over = f"{1 / plain:.2f}" if plain else "–"
+    table.add_row("silent", _ms(silent), "1.00", over, *[""] * 4, style="dim")
     for r in sorted(records, key=lambda r: r["over_reference"]):
-        parts = [f"{1e3 * r['parts'][k]:.1f}" for k in ("compress", "wait", "decode")]
+        parts = [_ms(r["parts"][k]) for k in ("compress", "wait", "decode")]
         ours = r["params"] is not None
         over = f"{r['over_reference'] / plain:.2f}" if plain else "–"
         cells = [
-            f"{1e3 * r['seconds']:.1f}",
+            _ms(r["seconds"]),
             f"{r['over_reference']:.2f}",
             over,
             *(parts if ours else [""] * 3),

@@ -21,10 +21,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..helper import grace_from_params
 from ..telemetry import Stats
-from .models import MODELS
+from .workload import Batch, Workload
 
 REFERENCE = "no communication"
 BASELINES = ("ddp", "ddp fp16 hook")
+WARM_UP = 3
+"""Steps before measuring: DDP settles its buckets in the first two."""
 
 Candidate = tuple[str, dict[str, Any] | None]
 """A label and settings for `grace_from_params`; None for the baselines above."""
@@ -55,10 +57,10 @@ def _silent(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annot
 class Trainee:
     """A model under one way of exchanging gradients."""
 
-    def __init__(self, model: str, label: str, params: dict[str, Any] | None) -> None:
+    def __init__(self, workload: Workload, label: str, params: dict[str, Any] | None) -> None:
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            self.model = DistributedDataParallel(MODELS[model][0](), gradient_as_bucket_view=True)
+            self.model = DistributedDataParallel(workload.build(), gradient_as_bucket_view=True)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
         self.handle = None
         if params is not None:
@@ -71,7 +73,7 @@ class Trainee:
             self.model.register_comm_hook(None, _silent)
         self.times: list[tuple[float, float, float]] = []
 
-    def step(self, batch: tuple[Tensor, ...], keep: bool) -> None:
+    def step(self, batch: Batch, keep: bool) -> None:
         self.optimizer.zero_grad()
         dist.barrier()
         start = time.perf_counter()
@@ -91,36 +93,49 @@ def worker(
     rank: int,
     world: int,
     emit: Callable[[Any], None],
-    model: str,
+    workload: Workload,
     candidates: list[Candidate],
     rounds: int,
+    threads: int = 1,
     budget: float = 20.0,
 ) -> list[dict[str, Any]]:
-    """Measure candidates one after another on one rank; `emit` gets each record as it is made."""
-    torch.set_num_threads(1)
-    batch = MODELS[model][1](torch.Generator().manual_seed(rank))
-    reference = Trainee(model, REFERENCE, None)
-    for _ in range(3):
-        reference.step(batch, keep=False)
+    """Measure candidates one after another on one rank; `emit` gets each record as it is made, and signs of life."""
+    torch.set_num_threads(threads)
+    batch = workload.batch(torch.Generator().manual_seed(rank))
+    reference = Trainee(workload, REFERENCE, None)
+
+    def warm_up(trainee: Trainee, label: str) -> None:
+        for count in range(WARM_UP):
+            trainee.step(batch, keep=False)
+            emit(("step", f"{label}, warm-up {count + 1} of {WARM_UP}"))
+
+    emit(("step", REFERENCE))
+    warm_up(reference, REFERENCE)
     records = []
     for label, params in candidates:
-        emit(("begin", label))
         _reset_peak()
-        trainee = Trainee(model, label, params)
+        trainee = Trainee(workload, label, params)
         start = time.perf_counter()
-        for _ in range(3):  # DDP settles its buckets in the first two
-            trainee.step(batch, keep=False)
+        warm_up(trainee, label)
         reference.times.clear()
-        turns = _agreed(max(3, min(rounds, int(3 * budget / (time.perf_counter() - start)))))
+        turns = _agreed(max(3, min(rounds, int(WARM_UP * budget / (time.perf_counter() - start)))))
         before = trainee.stats()
-        for _ in range(turns):
+        for count in range(turns):
             reference.step(batch, keep=True)
             trainee.step(batch, keep=True)
+            emit(("step", f"{label}, {count + 1} of {turns}"))
         records.append(_record(label, params, trainee, reference, before, turns))
         emit(("record", records[-1]))
         del trainee
         gc.collect()
     return records
+
+
+def remote_worker(
+    rank: int, world: int, emit: Callable[[Any], None], workload: dict[str, Any], *arguments: Any
+) -> None:
+    """`worker` for arguments that came as JSON."""
+    worker(rank, world, emit, Workload(**workload), *arguments)
 
 
 def _agreed(number: int) -> int:

@@ -3,64 +3,99 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
 
 from ..errors import ConfigError, GraceError
-from ..registry import method, methods, unknown
+from ..train.world import find
 from ..workers import run_workers
-from . import hosts, show, traffic
-from .models import MODELS
+from . import hostlist, hosts, show, traffic
+from .candidates import candidates
+from .grid import grid_table, speeds
 from .results import Results
-from .step import BASELINES, METHODS, Candidate, worker
+from .step import Candidate, remote_worker, worker
+from .workload import Workload, workloads
 
-
-def candidates(names: list[str] | None) -> list[Candidate]:
-    """The baselines and the methods asked for; the usual choice if none are."""
-    if names == ["all"]:
-        chosen: list[Candidate] = [(name, {"compressor": name}) for name in methods()]
-    else:
-        chosen = [(name, {"compressor": method(name).name}) for name in names or ()] or METHODS
-    return [*((label, None) for label in BASELINES), *chosen]
+SILENCE = 1800.0
+"""Seconds a step may take: large batches on a slow machine take minutes."""
 
 
 def measure_local(arguments: argparse.Namespace) -> int:
-    """One setting, on loopback."""
-    model = "small-shapes" if arguments.quick else arguments.model
-    _check(model, arguments.rounds, [arguments.workers])
+    """Models on local workers, or on those of a list of hosts; one file holds them all."""
+    asked = _asked(arguments)
+    todo = candidates(arguments.methods, arguments.rank)
+    if find().launcher != "none":
+        raise ConfigError(
+            f"`grace bench step` starts its workers itself, but runs under {find().launcher}; call it on its own, with "
+            "--workers and --hosts."
+        )
+    _check(arguments.rounds, [arguments.workers], arguments.threads)
+    names = hostlist.parse(arguments.hosts or "", arguments.workers)
+    remote = bool(names) and not (len(names) == 1 and hostlist.local(names[0]))
     console = Console()
-    settings = {"model": model, "rounds": arguments.rounds}
+    settings = {"rounds": arguments.rounds, "threads": arguments.threads}
     results = Results(arguments.out, "step", settings, arguments.fresh)
-    todo = candidates(arguments.methods)
-    _measure(results, console, model, arguments.workers, "loopback", todo, arguments.rounds)
-    _show(results, console)
+    where = f"{len(names)} hosts" if remote else "loopback"
+    for workload in asked:
+        _measure(
+            *(
+                results,
+                console,
+                workload,
+                arguments.workers,
+                where,
+                todo,
+                arguments.rounds,
+                arguments.threads,
+            ),
+            names=names if remote else (),
+        )
+    _show(results, console, [(str(workload), arguments.workers, where) for workload in asked])
     return 0
 
 
 def measure_links(arguments: argparse.Namespace) -> int:
     """Every number of hosts at every rate."""
-    model = "small-shapes" if arguments.quick else arguments.model
+    (workload,) = _asked(arguments, several=False)
+    todo = candidates(arguments.methods, arguments.rank)
     worlds = _numbers(arguments.workers)
     rates = arguments.rate.split(",")
     for rate in rates:
         hosts.check_rate(rate)
-    _check(model, arguments.rounds, worlds)
+    _check(arguments.rounds, worlds, arguments.threads)
     _check_able()
     console = Console()
-    results = Results(arguments.out, "link", {"model": model, "rounds": arguments.rounds}, arguments.fresh)
-    todo = candidates(arguments.methods)
+    settings = {"model": str(workload), "rounds": arguments.rounds}
+    if arguments.threads != 1:
+        settings["threads"] = arguments.threads
+    results = Results(arguments.out, "link", settings, arguments.fresh)
     for world in worlds:
         for rate in rates:
             with hosts.Hosts(world, rate) as place:
-                _measure(results, console, model, world, rate, todo, arguments.rounds, place.place())
+                _measure(
+                    *(results, console, workload, world, rate, todo, arguments.rounds, arguments.threads),
+                    place=place.place(),
+                )
     _show(results, console)
     picture = arguments.out.with_suffix(".png")
     show.link_picture(results.header, list(results.records.values()), picture)
     console.print(f"Picture: {picture.resolve()}", soft_wrap=True)
     return 0
+
+
+def _asked(arguments: argparse.Namespace, several: bool = True) -> list[Workload]:
+    if arguments.quick:
+        return [Workload("small-shapes")]
+    found = workloads(arguments.model, arguments.batch_size, arguments.image_size, arguments.length)
+    if not several and len(found) > 1:
+        raise ConfigError(
+            f"--model {arguments.model!r}: one model at a time here; `grace bench step` takes several."
+        )
+    return found
 
 
 def measure_traffic(arguments: argparse.Namespace) -> int:
@@ -95,13 +130,16 @@ def _check_able() -> None:
 def _measure(
     results: Results,
     console: Console,
-    model: str,
+    workload: Workload,
     world: int,
     rate: str,
     todo: list[Candidate],
     rounds: int,
+    threads: int,
     place: Callable[[int], str] | None = None,
+    names: Sequence[str] = (),
 ) -> None:
+    model = str(workload)
     prefix = f"{model}/{world}/{rate}"
     missing = [candidate for candidate in todo if f"{prefix}/{candidate[0]}" not in results]
     if not missing:
@@ -114,25 +152,41 @@ def _measure(
             if rank != 0:
                 return
             kind, value = event
-            if kind == "begin":
+            if kind == "step":
                 progress.update(task, description=f"{prefix}: {value}")
                 return
-            identity = f"{prefix}/{value['label']}"
-            results.add(
-                identity, {"model": model, "workers": world, "rate": rate, "bits": min(bits, 1e15), **value}
-            )
+            where = {"model": model, "workers": world, "rate": rate, "bits": min(bits, 1e15)}
+            results.add(f"{prefix}/{value['label']}", {**where, "samples": workload.samples, **value})
             progress.advance(task)
 
-        run_workers(worker, world, model, missing, rounds, on_event=on_event, silence=600.0, place=place)
+        if names:
+            work = (asdict(workload), missing, rounds, threads)
+            hostlist.run_on_hosts(names, remote_worker, world, *work, on_event=on_event, silence=SILENCE)
+        else:
+            run_workers(
+                *(worker, world, workload, missing, rounds, threads),
+                on_event=on_event,
+                silence=SILENCE,
+                place=place,
+            )
 
 
-def _show(results: Results, console: Console) -> None:
+def _show(results: Results, console: Console, wanted: Sequence[tuple[str, int, str]] | None = None) -> None:
+    """Tables of the settings asked for, all of the file if none are, and one over models where there are several."""
     console.print(show.heading(results.header))
     records = list(results.records.values())
-    for model, world, rate in dict.fromkeys((r["model"], r["workers"], r["rate"]) for r in records):
-        title = f"{model}, {world} workers with one thread each, {rate}"
+    settings = dict.fromkeys((r["model"], r["workers"], r["rate"]) for r in records)
+    shown = [setting for setting in settings if wanted is None or setting in wanted]
+    threads = results.header["settings"].get("threads", 1)
+    for model, world, rate in shown:
+        title = f"{model}, {world} workers with {threads} thread{'s' * (threads > 1)} each, {rate}"
         chosen = [r for r in records if (r["model"], r["workers"], r["rate"]) == (model, world, rate)]
         console.print(show.step_table(chosen, title))
+        if line := speeds(chosen):
+            console.print(line)
+    if wanted is not None and len(shown) > 1:
+        chosen = [r for r in records if (r["model"], r["workers"], r["rate"]) in wanted]
+        console.print(grid_table(chosen))
     console.print(
         "[dim]silent: the same step under a hook that sends nothing, measured in turns with each row[/dim]"
     )
@@ -146,8 +200,6 @@ def _numbers(text: str) -> list[int]:
         raise ConfigError(f"--workers {text!r} must be numbers separated by commas, such as 2,4.") from None
 
 
-def _check(model: str, rounds: int, worlds: list[int]) -> None:
-    if model not in MODELS:
-        raise unknown("model", model, MODELS)
-    if rounds < 3 or min(worlds) < 1:
-        raise ConfigError("--rounds must be at least 3 and --workers at least 1.")
+def _check(rounds: int, worlds: list[int], threads: int) -> None:
+    if rounds < 3 or min(worlds) < 1 or threads < 1:
+        raise ConfigError("--rounds must be at least 3, --workers and --threads at least 1.")

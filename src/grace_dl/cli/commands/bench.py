@@ -8,6 +8,10 @@ from pathlib import Path
 from .. import accuracy as accuracy_options
 
 SUMMARY = "measure compression on this machine"
+_MODELS = (
+    "resnet18, resnet50, resnet152, vgg16, inception-v4, densenet201, bert-base, bert-large, transformer, cnn, "
+    "resnet50-shapes, small-shapes"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,16 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     step = parts.add_parser(
         "step", help="a training step and its parts, beside plain DDP", description=_step.__doc__
     )
-    step.add_argument(
-        "--model", default="resnet50-shapes", help="transformer, cnn, resnet50-shapes, small-shapes"
-    )
-    step.add_argument("--workers", type=int, default=2, help="local workers, one thread each (default 2)")
+    step.add_argument("--model", default="resnet50-shapes", help=f"{_MODELS}; several by commas")
+    step.add_argument("--workers", type=int, default=2, help="workers in all (default 2)")
+    step.add_argument("--hosts", help="hosts to spread them over, by commas, reached by ssh (default: here)")
     link = parts.add_parser(
         "link", help="the same between hosts joined by links of given rates", description=_link.__doc__
     )
-    link.add_argument(
-        "--model", default="transformer", help="transformer, cnn, resnet50-shapes, small-shapes"
-    )
+    link.add_argument("--model", default="transformer", help=_MODELS)
     link.add_argument("--rate", default="100mbit,1gbit,10gbit,unlimited", help="link rates, by commas")
     link.add_argument("--workers", default="2", help="numbers of hosts, by commas (default 2)")
     traffic = parts.add_parser(
@@ -45,8 +46,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for part in (step, link):
         part.add_argument(
-            "--methods", nargs="+", metavar="NAME", help="these methods, with their defaults; or all"
+            "--methods",
+            nargs="+",
+            metavar="NAME",
+            help="these methods beside the baselines, or all; exactly these if ssgd (plain DDP) is among them",
         )
+        part.add_argument("--rank", type=int, help="rank of low-rank methods (default: their own, 4)")
+        part.add_argument(
+            "--batch-size", type=int, help="samples a worker and step (default: the model's own)"
+        )
+        part.add_argument("--image-size", type=int, help="pixels a side (default 224; inception-v4: 299)")
+        part.add_argument("--length", type=int, help="words of a sentence (default 64)")
+        part.add_argument("--threads", type=int, default=1, help="threads of a worker (default 1)")
         part.add_argument("--rounds", type=int, default=15, help="steps measured, at most (default 15)")
     accuracy = parts.add_parser(
         "accuracy",

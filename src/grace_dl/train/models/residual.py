@@ -123,3 +123,8 @@ def resnet18(num_classes: int = 1000) -> ResNet:
 def resnet50(num_classes: int = 1000) -> ResNet:
     """50 layers for ImageNet; 25.6M parameters."""
     return _imagenet([3, 4, 6, 3], num_classes, bottleneck=True)
+
+
+def resnet152(num_classes: int = 1000) -> ResNet:
+    """152 layers for ImageNet; 60.2M parameters."""
+    return _imagenet([3, 8, 36, 3], num_classes, bottleneck=True)

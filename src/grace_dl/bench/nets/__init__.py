@@ -1,0 +1,10 @@
+"""Networks that are measured but not trained here: those of `grace_dl.train.models` are not repeated."""
+
+from __future__ import annotations
+
+from . import bert
+from .bert import Bert
+from .densenet import densenet201
+from .inception import inception_v4
+
+__all__ = ["Bert", "bert", "densenet201", "inception_v4"]
