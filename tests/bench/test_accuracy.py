@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from grace_dl.bench import accuracy, results, summary
+from grace_dl.bench import accuracy, results, runs, summary
 from grace_dl.bench.contenders import contenders, parse
 from grace_dl.bench.hosts import able
 from grace_dl.cli.main import main
-from grace_dl.errors import ConfigError
+from grace_dl.errors import ConfigError, GraceError
 from grace_dl.train.log import read
 
 SMALL = {
@@ -158,6 +158,22 @@ def test_summary() -> None:
     )
     assert rows["topk"].gap == pytest.approx(-0.06) and not rows["topk"].loses
     assert rows["sign"].seconds_to_target is None and rows["sign"].loses and rows["nan"].loses
+
+
+def test_times_of_another_link() -> None:
+    """Two timed epochs lend their times to a curve of four; a training that differs is refused."""
+
+    def steps(record: dict[str, Any]) -> dict[str, Any]:
+        curve = [{**p, "epoch": i, "step": 10 * i} for i, p in enumerate(record["curve"], 1)]
+        return {**record, "curve": curve}
+
+    known = steps(fake("topk", 1, [(1, 0.5), (2, 0.6), (3, 0.7), (4, 0.8)]))
+    timed = steps(fake("topk", 1, [(30, 0.5), (50, 0.6)], rate="100mbit"))
+    found = runs.retimed(known, timed)
+    assert [p["seconds"] for p in found["curve"]] == [30, 50, 70, 90] and found["seconds"] == 90
+    assert [p["accuracy"] for p in found["curve"]] == [0.5, 0.6, 0.7, 0.8]
+    with pytest.raises(GraceError, match="--timed-epochs"):
+        runs.retimed(known, steps(fake("topk", 1, [(30, 0.5), (50, 0.61)], rate="100mbit")))
 
 
 def test_methods_are_written_with_settings() -> None:

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,7 @@ class Study:
         self.rates = arguments.rate.split(",")
         self.chosen = contenders(arguments.methods)
         self.seeds = _numbers("--seeds", arguments.seeds)
+        self.timed_epochs = arguments.timed_epochs
         self.folder = arguments.out.with_suffix("")
         self._check(arguments)
         settings = {"files": self.files, "overrides": dict(self.overrides)}
@@ -99,8 +100,8 @@ class Study:
 
     def _check(self, arguments: argparse.Namespace) -> None:
         """Refuse what cannot work before anything is trained, and fetch data while there is a network."""
-        if self.workers < 1 or (arguments.epochs is not None and arguments.epochs < 1):
-            raise ConfigError("--workers and --epochs must be 1 or more.")
+        if min(n for n in (self.workers, arguments.epochs, self.timed_epochs, 1) if n is not None) < 1:
+            raise ConfigError("--workers, --epochs and --timed-epochs must be 1 or more.")
         for rate in self.rates:
             if rate != runs.LOOPBACK:
                 hosts.check_rate(rate)
@@ -168,13 +169,28 @@ class Study:
                     f", about {_duration(left)} left" if left else ""
                 )
                 began = time.perf_counter()
-                record = self._make(run, progress, facts)
+                record = self._record(run, progress, facts)
                 self.spent[run.rate, run.contender.label] = time.perf_counter() - began
                 self.results.add(run.identity, record)
                 left = self._left(todo[place + 1 :])
                 self._say(place + 1, len(todo), run, record, left)
 
-    def _make(self, run: Run, progress: Progress, facts: str) -> dict[str, Any]:
+    def _record(self, run: Run, progress: Progress, facts: str) -> dict[str, Any]:
+        """The run in full; or timed only, where its training is known from another rate."""
+        known = (
+            self.results.records[replace(run, rate=self.rates[0]).identity]
+            if run.rate != self.rates[0]
+            else None
+        )
+        if known is None or self.timed_epochs is None or self.timed_epochs >= self.epochs:
+            return self._make(run, progress, facts, [])
+        if known["failed"]:
+            return {**known, **run.facts}
+        steps = self.timed_epochs * known["steps"] // self.epochs
+        timed = self._make(run, progress, facts, [("train.num_steps", str(steps))])
+        return {**known, **run.facts, "timed_epochs": self.timed_epochs, **runs.retimed(known, timed)}
+
+    def _make(self, run: Run, progress: Progress, facts: str, more: list[tuple[str, str]]) -> dict[str, Any]:
         folder = self.folder / "".join(c if c.isalnum() or c in "._-=" else "_" for c in run.identity)
         title = f"{run.contender.label}, {run.rate}, seed {run.seed}"
         task = progress.add_task(title, total=None, facts=facts)
@@ -185,12 +201,14 @@ class Study:
             elif rank == 0 and event[0] == "step":
                 progress.update(task, completed=event[1]["step"])
 
+        arguments = self._arguments(run.contender, run.seed, folder)
+        arguments.overrides += more
         links = nullcontext() if run.rate == runs.LOOPBACK else hosts.Hosts(self.workers, run.rate)
         with links as place:
             failed = run_workers(
                 worker,
                 self.workers,
-                self._arguments(run.contender, run.seed, folder),
+                arguments,
                 on_event=on_event,
                 silence=training.SILENCE,
                 place=None if place is None else place.place(),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, GraceError
 from ..train.log import read
 from ..train.resume import flatten
 from .contenders import FLOAT32, label_of
@@ -61,6 +61,29 @@ def record(folder: Path, failed: str | None = None) -> dict[str, Any]:
         "leaving_bytes": last and last["bytes"],
         "curve": points,
     }
+
+
+def retimed(known: Mapping[str, Any], timed: Mapping[str, Any]) -> dict[str, Any]:
+    """The curve of a whole run with the times of a shorter one that trains the same over another link.
+
+    Every epoch after the last timed one is taken to last as long as that. Both must have trained the same, which they
+    do unless something other than the link differs.
+    """
+    scores = {point["step"]: point["accuracy"] for point in known["curve"]}
+    differ = [p for p in timed["curve"] if scores.get(p["step"], p["accuracy"]) != p["accuracy"]]
+    if differ or timed["failed"]:
+        raise GraceError(
+            f"{timed['label']}, seed {timed['seed']}: training at {timed['rate']} and at {known['rate']} is not the same, so "
+            "that one curve cannot stand for both; leave out --timed-epochs."
+        )
+    seconds = {point["step"]: point["seconds"] for point in timed["curve"]}
+    before, last = [{"epoch": 0, "seconds": 0.0}, *timed["curve"]][-2:]
+    pace = (last["seconds"] - before["seconds"]) / (last["epoch"] - before["epoch"])
+    curve = [
+        {**p, "seconds": seconds.get(p["step"], last["seconds"] + pace * (p["epoch"] - last["epoch"]))}
+        for p in known["curve"]
+    ]
+    return {"curve": curve, "seconds": curve[-1]["seconds"]}
 
 
 def task_of(configs: Mapping[str, Any]) -> str:

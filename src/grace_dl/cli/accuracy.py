@@ -31,6 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", help="seeds, by commas (default 1,2,3)")
     parser.add_argument("--epochs", type=int, help="epochs of a run (default: those of the config file)")
     parser.add_argument(
+        "--timed-epochs",
+        type=int,
+        metavar="N",
+        help="train in full at the first rate only; at the others time N epochs, as the training is the same",
+    )
+    parser.add_argument(
         "--target",
         type=float,
         metavar="PERCENT",

@@ -48,6 +48,13 @@ def _group(records: Sequence[Record], task: str) -> str:
         out += [
             _against_seconds(records, rate, ranked, kinds, target, task) for rate in summary.rates(records)
         ]
+        timed = {r["timed_epochs"] for r in records if r.get("timed_epochs")}
+        if timed:
+            places = ", ".join(dict.fromkeys(link(r) for r in records if r.get("timed_epochs")))
+            out.append(
+                f'<p class="hint">At {escape(places)}, {min(timed)} epochs were timed and later ones taken to last as long as '
+                "the last of them; the training, which does not depend on the link, is that of the other rate.</p>\n"
+            )
     else:
         out.append(
             '<p class="hint">These runs were imported from training; their times were not taken alone on the machine and are left '
