@@ -143,6 +143,7 @@ def test_losing_is_shown_plainly() -> None:
         ({1e8: 1.0, 1e9: 1.0, 1e15: 1.0}, {1e8: 4.0, 1e9: 2.0, 1e15: 0.5}, "above 1 Gbit/s"),
         ({1e8: 1.0, 1e9: 1.0}, {1e8: 4.0, 1e9: 1.0}, "always faster"),
         ({1e8: 1.0, 1e9: 1.0}, {1e8: 0.9, 1e9: 0.5}, "never faster"),
+        ({1e8: 1, 1e9: 1, 1e10: 1}, {1e8: 4, 1e9: 0.25, 1e10: 2}, "316 Mbit/s; faster again beyond"),
         ({1e8: 2.0, 1e9: 1.0}, {1e8: 1.0, 1e9: 2.0}, "faster from 1 Gbit/s up"),
     ],
 )

@@ -41,9 +41,10 @@ def break_even(method: Mapping[float, float], baseline: Mapping[float, float]) -
         first = next(i for i, gain in enumerate(gains) if gain >= 0)
         return BreakEven(f"faster from {rate(places[first])} up", math.inf)
     i = crossings[-1]
+    again = "; faster again beyond" if gains[-1] >= 0 else ""
     low, high = places[i], places[i + 1]
     if high >= UNLIMITED:
-        return BreakEven(f"above {rate(low)}", low)
+        return BreakEven(f"above {rate(low)}", low)  # no rate to interpolate towards
     share = gains[i] / (gains[i] - gains[i + 1])
     bits = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
-    return BreakEven(rate(bits), bits)
+    return BreakEven(rate(bits) + again, bits)

@@ -124,11 +124,12 @@ def lines(
     for mark in marks:
         place = up(mark.y)
         out.append(f'<line class="mark" x1="{left}" x2="{WIDTH - right}" y1="{place:.1f}" y2="{place:.1f}"/>')
-        out.append(f'<text class="note" x="{left + 6}" y="{place - 5:.1f}">{escape(mark.text)}</text>')
     # What matters most is drawn last, on top of the others.
     order = {"rest": 0, "rival": 2, "plain": 3}
     for one in sorted(series, key=lambda s: order.get(s.kind, 1)):
         out.append(_line(one, across, up))
+    for mark in marks:  # on top of the lines, or they could not be read
+        out.append(f'<text class="note" x="{left + 6}" y="{up(mark.y) - 5:.1f}">{escape(mark.text)}</text>')
     named = [s for s in series if s.kind != "rest" or len(series) <= COLOURS + 2]
     out += _names(named, across, up, WIDTH - right, top, height - bottom)
     return "".join([*out, "</svg>"])

@@ -96,7 +96,7 @@ def _brief(
         else:
             gain = plain["over_reference"] / best["over_reference"]
             slower = [r["label"] for r in others if r["over_reference"] > plain["over_reference"]]
-            words = f"▼ {len(slower)} of {len(others)}: {', '.join(slower)}" if slower else "no method"
+            words = f"▼ {len(slower)} of {len(others)}: {_some(slower)}" if slower else "no method"
             row += [_gain(gain), Cell(words, float(len(slower)), "bad" if slower else "")]
         rows.append(row)
     columns = [
@@ -110,6 +110,12 @@ def _brief(
         "slower than DDP|",
     ]
     return table("In short (steps as multiples of the silent step, which sends nothing)", columns, rows)
+
+
+def _some(labels: Sequence[str], most: int = 6) -> str:
+    """The first names, and how many there are beside them; all are in the table below."""
+    rest = len(labels) - most
+    return ", ".join(labels[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _gain(gain: float) -> Cell:
