@@ -103,17 +103,23 @@ void bind_dense(nb::module_& m) {
         });
     });
 
-    m.def("natural_encode", [](FROM, u64 word, address codes, address base, int threads) {
+    m.def("natural_encode", [](FROM, u64 word, address codes, address bases, int threads) {
         typed(wide, [=](auto zero) {
             using T = decltype(zero);
-            GRACE_CALL(natural_encode, GIVEN.as<T>(), word, at<u8>(codes), at<std::int32_t>(base), threads);
+            GRACE_CALL(natural_encode, GIVEN.as<T>(), word, at<u8>(codes), at<std::int16_t>(bases), threads);
         });
     });
-    m.def("natural_add", [](bool wide, address out, size_t n, address codes, int base, int threads) {
+    m.def("natural_add", [](bool wide, address out, size_t n, address codes, address bases, int threads) {
         typed(wide, [=](auto zero) {
             using T = decltype(zero);
-            GRACE_CALL(natural_add, at<T>(out), at<const u8>(codes), base, n, threads);
+            GRACE_CALL(natural_add, at<T>(out), at<const u8>(codes), at<const std::int16_t>(bases), n, threads);
         });
+    });
+    m.def("exponents_within", [](address bases, size_t n, int low, int high) {
+        auto exponents = at<const std::int16_t>(bases);
+        bool inside = true;
+        for (size_t i = 0; i < n; ++i) inside &= exponents[i] >= low && exponents[i] <= high;
+        return inside;
     });
 
     m.def("ternary_encode", [](FROM, double clip, u64 word, address codes, address scale, int threads) {

@@ -30,8 +30,8 @@ using u64 = std::uint64_t;
     GRACE_DECLARE(void, u8bit_encode, const Source<T>& s, const T* values, const T* middle, const u8* starts,         \
                   u8* codes, T* scale, int threads)                                                                   \
     GRACE_DECLARE(void, u8bit_add, T* out, const u8* codes, T scale, const T* values, std::size_t n, int threads)     \
-    GRACE_DECLARE(void, natural_encode, const Source<T>& s, u64 word, u8* codes, std::int32_t* base, int threads)     \
-    GRACE_DECLARE(void, natural_add, T* out, const u8* codes, int base, std::size_t n, int threads)                   \
+    GRACE_DECLARE(void, natural_encode, const Source<T>& s, u64 word, u8* codes, std::int16_t* bases, int threads)    \
+    GRACE_DECLARE(void, natural_add, T* out, const u8* codes, const std::int16_t* bases, std::size_t n, int threads)  \
     GRACE_DECLARE(void, ternary_encode, const Source<T>& s, double clip, u64 word, u8* codes, T* scale, int threads)  \
     GRACE_DECLARE(bool, ternary_add, T* out, const u8* codes, T scale, std::size_t n, int threads)                    \
     GRACE_DECLARE(void, sign_encode, const Source<T>& s, u64 word, u8* bits, u8* flag, int threads)                   \

@@ -17,24 +17,37 @@ static inline std::uint32_t mix(std::uint32_t h) {
     return h;
 }
 
-static inline std::uint32_t draw(std::uint64_t word, std::uint64_t i) {
-    std::uint32_t k0 = std::uint32_t(word), k1 = std::uint32_t(word >> 32);
-    return mix(mix(std::uint32_t(i) + k0) ^ k1 ^ (std::uint32_t(i >> 32) * 0x9E3779B9u));
+// The progression that is hashed, from element `begin` on: start and stride (grace_dl/kernels/reference/randomness.py).
+struct Progression {
+    std::uint32_t start, stride;
+    Progression(std::uint64_t word, std::uint64_t begin)
+        : start(std::uint32_t(word)), stride(std::uint32_t(word >> 32) | 1u) {
+        start += std::uint32_t(begin) * stride + std::uint32_t(begin >> 32) * 0x9E3779B9u;
+    }
+    std::uint32_t operator[](std::uint32_t j) const { return mix(start + j * stride); }
+};
+
+// body(progression, from, count) for the elements begin..begin+n, in pieces whose index has one upper half.
+template <class Body>
+static inline void progress(std::uint64_t word, std::uint64_t begin, std::size_t n, Body body) {
+    for (std::size_t done = 0; done < n;) {
+        // A 32-bit counter: a 64-bit one would be narrowed in every vector. Pieces keep it from wrapping.
+        std::uint64_t room = (std::uint64_t(1) << 32) - ((begin + done) & 0xffffffffu);
+        std::size_t m = room < n - done ? std::size_t(room) : n - done;
+        m = m < (1u << 30) ? m : (1u << 30);
+        body(Progression(word, begin + done), done, m);
+        done += m;
+    }
 }
+
+static inline std::uint32_t draw(std::uint64_t word, std::uint64_t i) { return Progression(word, i)[0]; }
 
 // draws[j] = draw(word, begin + j) for j < n.
 static inline void draws(std::uint64_t word, std::uint64_t begin, std::size_t n, std::uint32_t* out) {
-    std::uint32_t k0 = std::uint32_t(word), k1 = std::uint32_t(word >> 32);
-    while (n) {
-        // The upper half of the index is constant in between multiples of 2^32.
-        std::uint64_t room = (std::uint64_t(1) << 32) - (begin & 0xffffffffu);
-        std::size_t m = room < n ? std::size_t(room) : n;
-        std::uint32_t high = k1 ^ (std::uint32_t(begin >> 32) * 0x9E3779B9u), low = std::uint32_t(begin) + k0;
-        // A 32-bit counter: a 64-bit one would be narrowed in every vector. Pieces keep it from wrapping.
-        m = m < (1u << 30) ? m : (1u << 30);
-        for (std::uint32_t j = 0; j < std::uint32_t(m); ++j) out[j] = mix(mix(low + j) ^ high);
-        out += m, begin += m, n -= m;
-    }
+    progress(word, begin, n, [out](Progression random, std::size_t from, std::size_t m) {
+        std::uint32_t* __restrict to = out + from;
+        for (std::uint32_t j = 0; j < std::uint32_t(m); ++j) to[j] = random[j];
+    });
 }
 
 // Uniform in [0, 1) with 24 bits, exact in float and double.

@@ -45,10 +45,29 @@ T euclidean(const T* v, std::size_t n, std::size_t block, T top) {
 }
 
 template <class T>
-inline void quantise(const T* __restrict v, const u32* __restrict random, std::size_t n, T scale, T levels,
-                     i32* __restrict q) {
-    for (std::size_t i = 0; i < n; ++i) {
-        T y = (magnitude(v[i]) / scale) * levels;
+constexpr T largest = sizeof(T) == 4 ? T(FLT_MAX) : T(DBL_MAX);
+
+// What a block is computed with. Blocks so small that inverses overflow are lifted by a power of two meanwhile.
+template <class T>
+struct Block {
+    T lift, lower, inverse, step;  // `levels` steps are finite
+    Block(T scale, T levels) {
+        using B = typename Bits<T>::type;
+        constexpr bool narrow = sizeof(T) == 4;
+        const bool tiny = scale < T(narrow ? 0x1p-60 : 0x1p-500);
+        lift = tiny ? T(narrow ? 0x1p64 : 0x1p512) : T(1);
+        lower = T(1) / lift;
+        const T size = scale * lift;
+        inverse = levels / (size > T(0) ? size : T(1));
+        step = size / levels;
+        if (step * levels > largest<T>) step = cast_bits<T>(B(cast_bits<B>(step) - 1));
+    }
+};
+
+template <class T>
+inline void quantise(const T* __restrict v, Progression random, std::size_t n, Block<T> by, T levels, i32* __restrict q) {
+    for (std::uint32_t i = 0; i < std::uint32_t(n); ++i) {
+        T y = (magnitude(v[i]) * by.lift) * by.inverse;
         y = y < levels ? y : levels;
         i32 whole = i32(y);
         i32 up = whole + (uniform<T>(random[i]) < y - T(whole) ? 1 : 0);
@@ -57,9 +76,8 @@ inline void quantise(const T* __restrict v, const u32* __restrict random, std::s
 }
 
 template <class T>
-inline void residual(const T* __restrict v, const i32* __restrict q, std::size_t n, T scale, T levels,
-                     T* __restrict x) {
-    for (std::size_t i = 0; i < n; ++i) x[i] = v[i] - (T(q[i]) / levels) * scale;
+inline void residual(const T* __restrict v, const i32* __restrict q, std::size_t n, Block<T> by, T* __restrict x) {
+    for (std::size_t i = 0; i < n; ++i) x[i] = v[i] - (T(q[i]) * by.step) * by.lower;
 }
 
 inline void pack4(const i32* __restrict q, std::size_t n, i32 levels, u8* __restrict out) {
@@ -77,7 +95,6 @@ void block_encode_(const Source<T>& s, std::size_t block, int levels, int bits, 
     const std::size_t strip = block < tile ? tile / block * block : block;
     parallel(s.n, piece(block, bits), threads, [=, &s](std::size_t begin, std::size_t end) {
         alignas(64) T small[tile];
-        alignas(64) u32 random[tile];
         alignas(64) i32 q[tile];
         T* buffer = strip <= tile ? small : reinterpret_cast<T*>(scratch(strip * sizeof(T) / 8 + 1, 2));
         BitWriter writer(codes + begin * std::size_t(bits) / 8, bits);
@@ -91,12 +108,13 @@ void block_encode_(const Source<T>& s, std::size_t block, int levels, int bits, 
             }
             for (std::size_t t = 0; t < m; t += tile) {
                 const std::size_t k = m - t < tile ? m - t : tile;
-                draws(word, i + t, k, random);
                 for (std::size_t b = 0; b < k; b += block) {
                     const std::size_t w = k - b < block ? k - b : block;
-                    const T scale = scales[(i + t + b) / block];
-                    quantise(v + t + b, random + b, w, scale > T(0) ? scale : T(1), T(levels), q + b);
-                    if (s.ef) residual(buffer + t + b, q + b, w, scale, T(levels), s.x + i + t + b);
+                    const Block<T> by(scales[(i + t + b) / block], T(levels));
+                    progress(word, i + t + b, w, [=, &q](Progression random, std::size_t from, std::size_t count) {
+                        quantise(v + t + b + from, random, count, by, T(levels), q + b + from);
+                    });
+                    if (s.ef) residual(buffer + t + b, q + b, w, by, s.x + i + t + b);
                 }
                 if (bytes) {
                     u8* __restrict c = codes + i + t;
@@ -127,6 +145,7 @@ bool block_add_(T* out, const u8* codes, const T* scales, std::size_t n, std::si
         for (std::size_t i = begin; i < end; i += block) {
             std::size_t m = end - i < block ? end - i : block;
             const T scale = scales[i / block];
+            const Block<T> by(scale, T(levels));
             good &= scale >= T(0) && scale < infinity;
             for (std::size_t t = 0; t < m; t += tile) {
                 std::size_t k = m - t < tile ? m - t : tile;
@@ -144,7 +163,7 @@ bool block_add_(T* out, const u8* codes, const T* scales, std::size_t n, std::si
                 for (std::size_t j = 0; j < k; ++j) most = q[j] > most ? q[j] : most;
                 good &= most <= 2 * levels;
                 T* __restrict o = out + i + t;
-                for (std::size_t j = 0; j < k; ++j) o[j] += (T(q[j] - levels) / T(levels)) * scale;
+                for (std::size_t j = 0; j < k; ++j) o[j] += (T(q[j] - levels) * by.step) * by.lower;
             }
         }
         if (!good) valid.store(false, std::memory_order_relaxed);

@@ -234,8 +234,11 @@ Sides sum_sides(const Source<T>& s, T factor, int threads) {
             const T* v = load(s, i, m, buffer);
             std::int32_t below = 0;
             for (std::size_t j = 0; j < m; ++j) below += v[j] < T(0);
-            lows[i / tile] = tree<tile>(m, [v, factor](std::size_t j) { return double((v[j] < T(0) ? v[j] : T(0)) * factor); });
-            highs[i / tile] = tree<tile>(m, [v, factor](std::size_t j) { return double((v[j] < T(0) ? T(0) : v[j]) * factor); });
+            if (factor != T(1)) {
+                for (std::size_t j = 0; j < m; ++j) buffer[j] = v[j] * factor;
+                v = buffer;
+            }
+            tree_sides<tile>(v, m, lows[i / tile], highs[i / tile]);
             counts[i / tile] = below;
         }
     });

@@ -1,4 +1,4 @@
-// One byte an element with one number a tensor: Dettmers' dynamic tree, and natural compression.
+// One byte an element: Dettmers' dynamic tree, and natural compression.
 #include <cmath>
 
 #include "dense.hpp"
@@ -86,56 +86,76 @@ void u8bit_add_(T* out, const u8* codes, T scale, const T* values, std::size_t n
 // c of 1…127 as the float 2^(c - 127), with a sign; 0 as zero.
 inline float power(std::uint32_t code) { return cast_bits<float>((code & 127u) << 23 | (code & 128u) << 24); }
 
+constexpr std::size_t natural_block = 4096;
+
 template <class T>
-void natural_encode_(const Source<T>& s, u64 word, u8* codes, std::int32_t* base, int threads) {
-    const T top = top_of(s, threads);
+inline int exponent_of(T top) {
+    if (!(top > T(0) && top < T(__builtin_huge_val()))) return 0;
+    constexpr int largest = sizeof(T) == 4 ? 127 : 1023;
     int exponent = 0;
-    if (top > T(0) && top < T(__builtin_huge_val())) {
-        constexpr int largest = sizeof(T) == 4 ? 127 : 1023;
-        std::frexp(top, &exponent);
-        exponent = exponent < largest ? exponent : largest;
+    std::frexp(top, &exponent);
+    return exponent < largest ? exponent : largest;
+}
+
+// v, scaled so that the block's largest power of two is 2^127, to its code: no subnormals are left among those that count.
+template <class T, class Scale>
+inline void natural_codes(const T* __restrict v, Progression random, std::size_t n, Scale scaled, u32* __restrict code) {
+    for (std::uint32_t j = 0; j < std::uint32_t(n); ++j) {
+        const u32 bits = random[j];
+        float y = float(scaled(magnitude(v[j])));
+        // Random bits added to the mantissa carry into the exponent with the mantissa as probability.
+        std::int32_t c = std::int32_t((cast_bits<u32>(y) + (bits >> 9)) >> 23) - 127;
+        std::int32_t low = uniform<float>(bits) < y * 0.5f ? 1 : 0;
+        c = y < 2.0f ? low : c;
+        c = c < 127 ? c : 127;
+        c = c > 0 ? c : 0;
+        code[j] = u32(c) | (v[j] < T(0) ? 128u : 0u);
     }
-    *base = exponent;
-    // Scaled so that the largest power of two is 2^127: no subnormals are left among those that count.
-    // In three factors, because their product may be out of range.
-    const int shift = 127 - exponent, a = shift / 3, b = (shift - a) / 2;
-    const T first = T(std::ldexp(1.0, a)), second = T(std::ldexp(1.0, b)), third = T(std::ldexp(1.0, shift - a - b));
-    const T unit = T(std::ldexp(1.0, exponent));
+}
+
+template <class T>
+void natural_encode_(const Source<T>& s, u64 word, u8* codes, std::int16_t* bases, int threads) {
     parallel(s.n, grain, threads, [=, &s](std::size_t begin, std::size_t end) {
-        alignas(64) T buffer[tile];
-        alignas(64) u32 random[tile];
+        alignas(64) T buffer[natural_block];
         alignas(64) u32 code[tile];
-        for (std::size_t i = begin; i < end; i += tile) {
-            std::size_t m = end - i < tile ? end - i : tile;
-            const T* __restrict v = load(s, i, m, buffer);
-            draws(word, i, m, random);
-            for (std::size_t j = 0; j < m; ++j) {
-                float y = float(magnitude(v[j]) * first * second * third);
-                // Random bits added to the mantissa carry into the exponent with the mantissa as probability.
-                std::int32_t c = std::int32_t((cast_bits<u32>(y) + (random[j] >> 9)) >> 23) - 127;
-                std::int32_t low = uniform<float>(random[j]) < y * 0.5f ? 1 : 0;
-                c = y < 2.0f ? low : c;
-                c = c < 127 ? c : 127;
-                c = c > 0 ? c : 0;
-                code[j] = u32(c) | (v[j] < T(0) ? 128u : 0u);
-            }
-            u8* __restrict out = codes + i;
-            for (std::size_t j = 0; j < m; ++j) out[j] = u8(code[j]);
-            if (s.ef) {
-                T* __restrict x = s.x + i;
-                for (std::size_t j = 0; j < m; ++j) x[j] = buffer[j] - T(power(code[j])) * unit;
+        for (std::size_t i = begin; i < end; i += natural_block) {
+            const std::size_t m = end - i < natural_block ? end - i : natural_block;
+            const T* v = load(s, i, m, buffer);
+            const int exponent = exponent_of(max_abs(v, m)), shift = 127 - exponent;
+            bases[i / natural_block] = std::int16_t(exponent);
+            // In three factors, because their product may be out of range; where it is not, one does the same.
+            const int a = shift / 3, b = (shift - a) / 2;
+            const T first = T(std::ldexp(1.0, a)), second = T(std::ldexp(1.0, b)), third = T(std::ldexp(1.0, shift - a - b));
+            const T whole = T(std::ldexp(1.0, shift)), unit = T(std::ldexp(1.0, exponent));
+            for (std::size_t t = 0; t < m; t += tile) {
+                const std::size_t k = m - t < tile ? m - t : tile;
+                progress(word, i + t, k, [=, &code](Progression random, std::size_t from, std::size_t count) {
+                    if (shift >= 0 && shift <= 127)
+                        natural_codes(v + t + from, random, count, [=](T y) { return y * whole; }, code + from);
+                    else
+                        natural_codes(v + t + from, random, count, [=](T y) { return y * first * second * third; }, code + from);
+                });
+                u8* __restrict out = codes + i + t;
+                for (std::size_t j = 0; j < k; ++j) out[j] = u8(code[j]);
+                if (s.ef) {
+                    T* __restrict x = s.x + i + t;
+                    for (std::size_t j = 0; j < k; ++j) x[j] = buffer[t + j] - T(power(code[j])) * unit;
+                }
             }
         }
     });
 }
 
 template <class T>
-void natural_add_(T* out, const u8* codes, int base, std::size_t n, int threads) {
-    const T unit = T(std::ldexp(1.0, base));
+void natural_add_(T* out, const u8* codes, const std::int16_t* bases, std::size_t n, int threads) {
     parallel(n, grain, threads, [=](std::size_t begin, std::size_t end) {
-        T* __restrict o = out;
-        const u8* __restrict c = codes;
-        for (std::size_t i = begin; i < end; ++i) o[i] += T(power(c[i])) * unit;
+        for (std::size_t i = begin; i < end; i += natural_block) {
+            const std::size_t m = end - i < natural_block ? end - i : natural_block;
+            const T unit = T(std::ldexp(1.0, bases[i / natural_block]));
+            T* __restrict o = out + i;
+            const u8* __restrict c = codes + i;
+            for (std::size_t j = 0; j < m; ++j) o[j] += T(power(c[j])) * unit;
+        }
     });
 }
 
@@ -149,11 +169,11 @@ void natural_add_(T* out, const u8* codes, int base, std::size_t n, int threads)
     void u8bit_add(T* out, const u8* codes, T scale, const T* values, std::size_t n, int threads) {                   \
         u8bit_add_(out, codes, scale, values, n, threads);                                                            \
     }                                                                                                                 \
-    void natural_encode(const Source<T>& s, u64 word, u8* codes, std::int32_t* base, int threads) {                   \
-        natural_encode_(s, word, codes, base, threads);                                                               \
+    void natural_encode(const Source<T>& s, u64 word, u8* codes, std::int16_t* bases, int threads) {                  \
+        natural_encode_(s, word, codes, bases, threads);                                                              \
     }                                                                                                                 \
-    void natural_add(T* out, const u8* codes, int base, std::size_t n, int threads) {                                 \
-        natural_add_(out, codes, base, n, threads);                                                                   \
+    void natural_add(T* out, const u8* codes, const std::int16_t* bases, std::size_t n, int threads) {                \
+        natural_add_(out, codes, bases, n, threads);                                                                  \
     }
 
 GRACE_DEFINE(float)

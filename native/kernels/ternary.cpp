@@ -37,12 +37,9 @@ double sum_squares(const Source<T>& s, double factor, T& top, int threads) {
 }
 
 template <class T>
-inline void decide(const T* __restrict v, const u32* __restrict random, std::size_t n, T scale, T divisor,
-                   std::int32_t* __restrict trit) {
-    for (std::size_t i = 0; i < n; ++i) {
-        T a = magnitude(v[i]);
-        a = a < scale ? a : scale;
-        std::int32_t kept = uniform<T>(random[i]) < a / divisor ? 1 : 0;
+inline void decide(const T* __restrict v, Progression random, std::size_t n, T scale, std::int32_t* __restrict trit) {
+    for (std::uint32_t i = 0; i < std::uint32_t(n); ++i) {
+        std::int32_t kept = uniform<T>(random[i]) * scale < magnitude(v[i]) ? 1 : 0;
         trit[i] = v[i] < T(0) ? -kept : kept;
     }
 }
@@ -53,18 +50,18 @@ void ternary_encode_(const Source<T>& s, double clip, u64 word, u8* codes, T* re
     double sum = sum_squares(s, 1.0, top, threads), factor = squares_factor(top);
     if (factor != 1.0) sum = sum_squares(s, factor, top, threads);
     const T bound = T(clip * (std::sqrt(sum / double(s.n)) / factor));
-    const T scale = bound < top ? bound : top, divisor = scale > T(0) ? scale : T(1);
+    const T scale = bound < top ? bound : top;
     *result = scale;
     parallel(s.n, groups_grain, threads, [=, &s](std::size_t begin, std::size_t end) {
         alignas(64) T buffer[group];
-        alignas(64) u32 random[group];
         alignas(64) std::int32_t trit[group];
         alignas(64) u8 digit[group];
         for (std::size_t i = begin; i < end; i += group) {
             std::size_t m = end - i < group ? end - i : group, w = m < group ? (m + 4) / 5 : width;
             const T* v = load(s, i, m, buffer);
-            draws(word, i, m, random);
-            decide(v, random, m, scale, divisor, trit);
+            progress(word, i, m, [=, &trit](Progression random, std::size_t from, std::size_t count) {
+                decide(v + from, random, count, scale, trit + from);
+            });
             if (s.ef) {
                 T* __restrict x = s.x + i;
                 for (std::size_t j = 0; j < m; ++j) x[j] = buffer[j] - T(trit[j]) * scale;

@@ -267,10 +267,11 @@ void u8bit(Case& c) {
 template <class T>
 void natural(Case& c) {
     const int low = sizeof(T) == 4 ? -148 : -1073, high = sizeof(T) == 4 ? 127 : 1023;
-    const int base = low + int(c.in.number<u16>()) % (high - low + 1);
+    Exact<std::int16_t> bases((c.n + 4095) / 4096);
+    for (std::size_t i = 0; i < bases.n; ++i) bases.data[i] = std::int16_t(low + int(c.in.number<u16>()) % (high - low + 1));
     const Exact<u8> codes(c.in, c.n);
     everywhere<T>(c, [&](T* out, int threads) {
-        GRACE_CALL(natural_add, out, codes.data, base, c.n, threads);
+        GRACE_CALL(natural_add, out, codes.data, bases.data, c.n, threads);
         return 0;
     });
 }

@@ -232,8 +232,8 @@ def scalar_draw(word: int, i: int) -> int:
         h = h * 0x846CA68B & mask
         return h ^ h >> 16
 
-    h = mix(((i & mask) + (word & mask)) & mask)
-    return mix(h ^ word >> 32 ^ ((i >> 32) * 0x9E3779B9 & mask))
+    start, stride = word & mask, word >> 32 | 1
+    return mix((i & mask) * stride + start + (i >> 32) * 0x9E3779B9 & mask)
 
 
 def test_wrong_tensors_are_refused():

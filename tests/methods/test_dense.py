@@ -162,7 +162,7 @@ def test_terngrad_keeps_equal_elements():
 def test_natural_is_unbiased_below_its_smallest_power():
     """An element more than 126 binades below the largest is sent as the smallest power, rarely, or as zero."""
     smallest = 2.0 ** (1 - 126)
-    x = torch.full((20_000,), 0.25 * smallest)
+    x = torch.full((4096,), 0.25 * smallest)
     x[0] = 1.0
     payload, ctx = NaturalCompressor().encode(x, Key("w"))
     y = decode(NaturalCompressor(), payload, ctx)[1:]

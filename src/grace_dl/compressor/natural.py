@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import kernels
+from ..kernels.reference import NATURAL_BLOCK
 from ..key import Key
 from ..registry import register
 from .base import Context, Payload, Spec
@@ -16,13 +17,13 @@ from .fused import FusedCodec
 
 @register("natural", bits="8", reference="Horváth 2019, arXiv:1905.10988")
 class NaturalCompressor(FusedCodec):
-    """Rounds stochastically to a power of two: a sign and an exponent below the largest one."""
+    """Rounds stochastically to a power of two: a sign and an exponent below the largest of its block."""
 
     biased = False
     elementwise = True
 
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:
-        return ((torch.uint8, numel), (torch.int32, 1))
+        return ((torch.uint8, numel), (torch.int16, -(-numel // NATURAL_BLOCK)))
 
     def _fused(
         self,

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from ... import _native
-from ..check import checked_scale
+from ..check import broken, checked_scale
 from ..reference import tables as reference
+from ..reference.tables import EXPONENTS, NATURAL_BLOCK
 from .pointer import address, native_dtype, part_address, source, threads
 
 __all__ = ["natural_add", "natural_encode", "u8bit_add", "u8bit_encode"]
@@ -66,21 +67,29 @@ def natural_encode(
     ef: bool,
     word: int,
     codes: Tensor,
-    base: Tensor,
+    bases: Tensor,
 ) -> None:
     wide = native_dtype(x)
     if wide is None:
-        return reference.natural_encode(x, g, beta, gamma, ef, word, codes, base)
+        return reference.natural_encode(x, g, beta, gamma, ef, word, codes, bases)
     n = x.numel()
-    code, exponent = part_address(codes, torch.uint8, n), part_address(base, torch.int32, 1)
-    _native.natural_encode(wide, *source(x, g, n), n, beta, gamma, ef, word, code, exponent, threads())
+    code, exponents = (
+        part_address(codes, torch.uint8, n),
+        part_address(bases, torch.int16, -(-n // NATURAL_BLOCK)),
+    )
+    _native.natural_encode(wide, *source(x, g, n), n, beta, gamma, ef, word, code, exponents, threads())
 
 
-def natural_add(out: Tensor, codes: Tensor, base: Tensor) -> None:
+def natural_add(out: Tensor, codes: Tensor, bases: Tensor) -> None:
     wide = native_dtype(out)
     if wide is None:
-        return reference.natural_add(out, codes, base)
+        return reference.natural_add(out, codes, bases)
     n = out.numel()
-    code = part_address(codes, torch.uint8, n)
-    where = address(out, out.dtype, n)
-    _native.natural_add(wide, where, n, code, reference.checked_base(base, out.dtype), threads())
+    code, exponents = (
+        part_address(codes, torch.uint8, n),
+        part_address(bases, torch.int16, -(-n // NATURAL_BLOCK)),
+    )
+    low, high = EXPONENTS[out.dtype]
+    if not _native.exponents_within(exponents, bases.numel(), low, high):
+        raise broken(f"the largest exponent of a block is outside {low}…{high}")
+    _native.natural_add(wide, address(out, out.dtype, n), n, code, exponents, threads())

@@ -42,6 +42,28 @@ def _norms(rows: Tensor, top: Tensor) -> Tensor:
     return torch.maximum(norm.to(rows.dtype), top)
 
 
+TINY = {torch.float32: (2.0**-60, 2.0**64), torch.float64: (2.0**-500, 2.0**512)}
+"""Scales below the first number are multiplied by the second for as long as one computes with them."""
+
+
+def _lifts(scales: Tensor) -> Tensor:
+    """The power of two by which a block is lifted: 1 unless its numbers are so small that inverses overflow."""
+    below, factor = TINY[scales.dtype]
+    return torch.where(scales < below, factor, torch.ones_like(scales))
+
+
+def _steps(scales: Tensor, levels: int, lifts: Tensor) -> Tensor:
+    """The distance of two levels in each lifted block; `levels` of it are finite."""
+    step = (scales * lifts) / levels
+    return torch.where(torch.isinf(step * levels), torch.nextafter(step, torch.zeros_like(step)), step)
+
+
+def _decoded(q: Tensor, scales: Tensor, block: int, levels: int) -> Tensor:
+    lifts = _lifts(scales)
+    step = _steps(scales, levels, lifts).repeat_interleave(block)[: q.numel()]
+    return (q * step) * (1 / lifts).repeat_interleave(block)[: q.numel()]
+
+
 def block_encode(
     x: Tensor,
     g: Tensor | None,
@@ -56,7 +78,7 @@ def block_encode(
     codes: Tensor,
     scales: Tensor,
 ) -> None:
-    """Round abs(v) / scale * levels up or down at random, without bias; codes are q + levels in `bits` bits.
+    """Round abs(v) * (levels / scale) up or down at random, without bias; codes are q + levels in `bits` bits.
 
     Alistarh et al. 2017, eq. 3.1, with the block's Euclidean norm ("l2") or absmax ("max") as the scale.
     """
@@ -68,18 +90,21 @@ def block_encode(
     rows = pad(v, (0, -n % block)).view(-1, block)
     top = rows.abs().amax(1)
     scale = _norms(rows, top) if norm == "l2" else top
-    y = ((rows.abs() / safe(scale)[:, None]) * levels).clamp(max=levels).view(-1)[:n]
+    lifts = _lifts(scale)
+    # Not `levels / scale`, which multiplies by a reciprocal that may be subnormal.
+    inverse = torch.full_like(scale, levels) / safe(scale * lifts)
+    y = ((rows.abs() * lifts[:, None]) * inverse[:, None]).clamp(max=levels).view(-1)[:n]
     whole = y.floor()
     q = whole + (uniforms(word, n, v) < y - whole)
     q = torch.where(v < 0, -q, q).to(torch.int64)
     codes.copy_(pack(q + levels, bits))
     scales.copy_(scale)
     if ef:
-        x.view(-1).copy_(v - (q.to(x.dtype) / levels) * scale.repeat_interleave(block)[:n])
+        x.view(-1).copy_(v - _decoded(q.to(x.dtype), scale, block, levels))
 
 
 def block_add(out: Tensor, codes: Tensor, scales: Tensor, block: int, levels: int, bits: int) -> None:
-    """out += q / levels * scale."""
+    """out += q * (scale / levels)."""
     working(out)
     n = out.numel()
     payload_part(codes, torch.uint8, packed_bytes(n, bits))
@@ -90,4 +115,4 @@ def block_add(out: Tensor, codes: Tensor, scales: Tensor, block: int, levels: in
     if n and int(code.max()) > 2 * levels:
         raise broken(f"a code is {int(code.max())}, above {2 * levels}")
     q = (code - levels).to(out.dtype)
-    out.view(-1).add_((q / levels) * scales.repeat_interleave(block)[:n])
+    out.view(-1).add_(_decoded(q, scales, block, levels))

@@ -1,7 +1,8 @@
 """Counter-based randomness: the draw of element i is a pure function of a 64-bit word and i.
 
-Two rounds of a 32-bit integer hash with full avalanche (the `lowbias32` constants of Wellons, "Prospecting for hash
-functions"); no state, no generator, so that any backend computes any element alone.
+A 32-bit integer hash with full avalanche (the `lowbias32` constants of Wellons, "Prospecting for hash functions") of an
+arithmetic progression whose start and odd stride are the two halves of the word: words differ in both, so their sequences
+do not run beside each other. No state, so that any backend computes any element alone.
 """
 
 from __future__ import annotations
@@ -31,10 +32,8 @@ def _mul(h: Tensor, factor: int) -> Tensor:
 
 def draws(word: int, index: Tensor) -> Tensor:
     """32 random bits (in int64) for each element index (int64)."""
-    low, high = word & _MASK, word >> 32
-    h = _mix(((index & _MASK) + low) & _MASK)
-    upper = _mul(index >> 32, 0x9E3779B9)
-    return _mix(h ^ high ^ upper)
+    start, stride = word & _MASK, word >> 32 | 1
+    return _mix((_mul(index & _MASK, stride) + start + _mul(index >> 32, 0x9E3779B9)) & _MASK)
 
 
 def uniforms(word: int, n: int, like: Tensor, begin: int = 0) -> Tensor:

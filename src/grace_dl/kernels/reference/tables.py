@@ -1,18 +1,18 @@
-"""One byte an element with one number a tensor: Dettmers' dynamic tree, and natural compression."""
+"""One byte an element: Dettmers' dynamic tree, and natural compression."""
 
 from __future__ import annotations
 
 import functools
-import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ..check import broken, checked_scale, payload_part, working
 from .basic import compensated, safe
 from .randomness import draws
 
-__all__ = ["natural_add", "natural_encode", "tree_magnitudes", "u8bit_add", "u8bit_encode"]
+__all__ = ["NATURAL_BLOCK", "natural_add", "natural_encode", "tree_magnitudes", "u8bit_add", "u8bit_encode"]
 
 
 @functools.cache
@@ -65,15 +65,24 @@ def u8bit_add(out: Tensor, codes: Tensor, scale: Tensor) -> None:
     out.view(-1).add_(both[codes.long()] * scale)
 
 
+NATURAL_BLOCK = 4096
+"""Elements that share a largest exponent in natural compression."""
+
 EXPONENTS = {torch.float32: (-148, 127), torch.float64: (-1073, 1023)}
-"""The exponents a natural payload's largest power of two may have."""
+"""The exponents a block's largest power of two may have."""
 
 
-def powers(exponent: int) -> tuple[float, float, float]:
-    """Three powers of two whose product is 2**exponent, each in range even where their product is not."""
-    a = int(exponent / 3)
-    b = int((exponent - a) / 2)
-    return math.ldexp(1.0, a), math.ldexp(1.0, b), math.ldexp(1.0, exponent - a - b)
+def _power(exponents: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.ldexp(torch.ones_like(exponents, dtype=torch.float64), exponents).to(dtype)
+
+
+def _scaled_up(rows: Tensor, exponents: Tensor) -> Tensor:
+    """Each row times its power of two, in three factors: each is in range even where their product is not."""
+    a = torch.div(exponents, 3, rounding_mode="trunc")
+    b = torch.div(exponents - a, 2, rounding_mode="trunc")
+    for part in (a, b, exponents - a - b):
+        rows = rows * _power(part, rows.dtype)[:, None]
+    return rows
 
 
 def natural_encode(
@@ -84,24 +93,24 @@ def natural_encode(
     ef: bool,
     word: int,
     codes: Tensor,
-    base: Tensor,
+    bases: Tensor,
 ) -> None:
     """Round abs(v) to one of the two powers of two around it, without bias (Horvath et al. 2019, definition 2.1).
 
     Code c of 1…127 stands for 2**(base - 127 + c), 0 for zero; what lies below the smallest power is rounded to it
-    or to zero. v is first scaled so that base becomes 127; then the random bits, added to the mantissa of a float32,
-    carry into its exponent with just the right probability, and no subnormal needs care.
+    or to zero. A block is first scaled so that its base becomes 127; then the random bits, added to the mantissa of a
+    float32, carry into its exponent with just the right probability, and no subnormal needs care.
     """
     working(x)
     n = x.numel()
     payload_part(codes, torch.uint8, n)
-    payload_part(base, torch.int32, 1)
+    payload_part(bases, torch.int16, -(-n // NATURAL_BLOCK))
     v = compensated(x, g, beta, gamma)
-    top = float(v.abs().max())
-    largest = EXPONENTS[x.dtype][1]
-    exponent = min(math.frexp(top)[1], largest) if 0 < top < math.inf else 0
-    a, b, c = powers(127 - exponent)
-    y = (v.abs() * a * b * c).to(torch.float32)
+    rows = pad(v.abs(), (0, -n % NATURAL_BLOCK)).view(-1, NATURAL_BLOCK)
+    top = rows.amax(1)
+    exponents = torch.frexp(top)[1].clamp(max=EXPONENTS[x.dtype][1])
+    exponents = torch.where((top > 0) & torch.isfinite(top), exponents, 0)
+    y = _scaled_up(rows, 127 - exponents).view(-1)[:n].to(torch.float32)
     random = draws(word, torch.arange(n, device=x.device))
     bits = y.view(torch.int32).long()
     code = ((bits + (random >> 9)) >> 23) - 127
@@ -109,30 +118,25 @@ def natural_encode(
     code = torch.where(y < 2.0, low.long(), code).clamp(0, 127)
     code = code + 128 * (v < 0)
     codes.copy_(code)
-    base.fill_(exponent)
+    bases.copy_(exponents)
     if ef:
-        x.view(-1).copy_(v - _powers_of_two(code, exponent, x.dtype))
+        x.view(-1).copy_(v - _powers_of_two(code, exponents, x.dtype))
 
 
-def _powers_of_two(code: Tensor, base: int, dtype: torch.dtype) -> Tensor:
+def _powers_of_two(code: Tensor, bases: Tensor, dtype: torch.dtype) -> Tensor:
     bits = ((code & 127) << 23) | ((code >> 7) << 31)
     bits = torch.where(bits >= 2**31, bits - 2**32, bits).to(torch.int32)
-    return bits.view(torch.float32).to(dtype) * math.ldexp(1.0, base)
+    units = _power(bases.to(torch.int32), dtype).repeat_interleave(NATURAL_BLOCK)[: code.numel()]
+    return bits.view(torch.float32).to(dtype) * units
 
 
-def natural_add(out: Tensor, codes: Tensor, base: Tensor) -> None:
+def natural_add(out: Tensor, codes: Tensor, bases: Tensor) -> None:
     """out += the signed powers of two."""
     working(out)
-    payload_part(codes, torch.uint8, out.numel())
-    exponent = checked_base(base, out.dtype)
-    out.view(-1).add_(_powers_of_two(codes.long(), exponent, out.dtype))
-
-
-def checked_base(base: Tensor, dtype: torch.dtype) -> int:
-    """The largest exponent of a natural payload, which must be one that numbers of `dtype` have."""
-    payload_part(base, torch.int32, 1)
-    low, high = EXPONENTS[dtype]
-    value = int(base.item())
-    if not low <= value <= high:
-        raise broken(f"the largest exponent is {value}, outside {low}…{high}")
-    return value
+    n = out.numel()
+    payload_part(codes, torch.uint8, n)
+    payload_part(bases, torch.int16, -(-n // NATURAL_BLOCK))
+    low, high = EXPONENTS[out.dtype]
+    if not bool(((bases >= low) & (bases <= high)).all()):
+        raise broken(f"the largest exponent of a block is outside {low}…{high}")
+    out.view(-1).add_(_powers_of_two(codes.long(), bases, out.dtype))

@@ -67,8 +67,8 @@ def ternary_encode(
     y = v.double() * factor
     sigma = math.sqrt(tree_sum(y * y) / n) / factor
     s = torch.minimum((clip * sigma).to(x.dtype), top)
-    share = v.abs().clamp(max=s) / torch.where(s > 0, s, 1.0)
-    kept = (uniforms(word, n, v) < share) & (s > 0)
+    # A uniform number below 1 times s is below s, so that what reaches s is always kept.
+    kept = uniforms(word, n, v) * s < v.abs()
     trit = torch.where(v < 0, -1, 1) * kept
     codes.copy_(trits_pack(trit + 1))
     scale.fill_(s)

@@ -43,7 +43,7 @@ def block_encode(
     codes: Tensor,
     scales: Tensor,
 ) -> None:
-    """Round abs(v) / scale * levels up or down at random, without bias (Alistarh et al. 2017, eq. 3.1)."""
+    """Round abs(v) * (levels / scale) up or down at random, without bias (Alistarh et al. 2017, eq. 3.1)."""
     if not serves(x) or block > WIDEST or bits > 16:
         return reference.block_encode(x, g, beta, gamma, ef, block, levels, bits, norm, word, codes, scales)
     n = x.numel()
@@ -81,7 +81,7 @@ def block_encode(
 
 
 def block_add(out: Tensor, codes: Tensor, scales: Tensor, block: int, levels: int, bits: int) -> None:
-    """out += q / levels * scale, once codes and scales are found to be such as an encoder writes."""
+    """out += q * (scale / levels), once codes and scales are found to be such as an encoder writes."""
     if not serves(out) or bits > 16:
         return reference.block_add(out, codes, scales, block, levels, bits)
     n = out.numel()

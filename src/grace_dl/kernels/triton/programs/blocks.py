@@ -9,6 +9,12 @@ from .common import divide, halve, source, uniforms
 
 
 @triton.jit
+def real_bits(ROWS: tl.constexpr, BITS: tl.constexpr):
+    """ROWS times the float64 of these bits: a literal would be read as float32."""
+    return tl.full((ROWS,), BITS, tl.int64).to(tl.float64, bitcast=True)
+
+
+@triton.jit
 def norms(v, top, ROWS: tl.constexpr, WIDTH: tl.constexpr, LOG: tl.constexpr, LARGEST: tl.constexpr):
     """The Euclidean norm of each row: at least its absmax, at most the largest finite number.
 
@@ -20,16 +26,45 @@ def norms(v, top, ROWS: tl.constexpr, WIDTH: tl.constexpr, LOG: tl.constexpr, LA
         exponent = ((top.to(tl.int64, bitcast=True) >> 52) & 0x7FF) - 1022
         exponent = tl.minimum(tl.maximum(exponent, -1000), 1000)
         power = ((1023 - exponent) << 52).to(tl.float64, bitcast=True)
-        # 2^500 and 2^-500, as their bits: a literal would be read as float32.
-        big = tl.full((ROWS,), 0x5F30000000000000, tl.int64).to(tl.float64, bitcast=True)
-        small = tl.full((ROWS,), 0x20B0000000000000, tl.int64).to(tl.float64, bitcast=True)
+        big = real_bits(ROWS, 0x5F30000000000000)  # 2^500
+        small = real_bits(ROWS, 0x20B0000000000000)  # 2^-500
         factor = tl.where((top > big) | ((top < small) & (top > 0)), power, 1.0)
         y = y * factor[:, None]
         norm = tl.sqrt(halve(y * y, ROWS, WIDTH, LOG)) / factor
     else:
         norm = tl.sqrt(halve(y * y, ROWS, WIDTH, LOG))
-    largest = tl.full((ROWS,), LARGEST, tl.int64).to(tl.float64, bitcast=True)
+    largest = real_bits(ROWS, LARGEST)
     return tl.maximum(tl.minimum(norm, largest).to(v.dtype), top)
+
+
+@triton.jit
+def lifts(scale, SIZE: tl.constexpr):
+    """The power of two by which a block is lifted, and its inverse: 1 unless inverses of its numbers overflow."""
+    if scale.dtype == tl.float64:
+        below, up, down = (
+            real_bits(SIZE, 0x20B0000000000000),
+            real_bits(SIZE, 0x5FF0000000000000),
+            real_bits(SIZE, 0x1FF0000000000000),
+        )
+    else:
+        below = real_bits(SIZE, 0x3C30000000000000).to(tl.float32)
+        up, down = (
+            real_bits(SIZE, 0x43F0000000000000).to(tl.float32),
+            real_bits(SIZE, 0x3BF0000000000000).to(tl.float32),
+        )
+    one = tl.full((SIZE,), 1.0, scale.dtype)
+    return tl.where(scale < below, up, one), tl.where(scale < below, down, one)
+
+
+@triton.jit
+def steps(scale, levels):
+    """The distance of two levels in each (lifted) block; `levels` of it are finite."""
+    step = divide(scale, levels, False)
+    if scale.dtype == tl.float64:
+        below = (step.to(tl.int64, bitcast=True) - 1).to(tl.float64, bitcast=True)
+    else:
+        below = (step.to(tl.int32, bitcast=True) - 1).to(tl.float32, bitcast=True)
+    return tl.where(step * levels < float("inf"), step, below)
 
 
 @triton.jit(do_not_specialize=["beta_low", "beta_high", "gamma_low", "gamma_high", "k0", "k1"])
@@ -71,9 +106,11 @@ def block_encode(
     if L2:
         scale = norms(v, scale, ROWS, WIDTH, LOG, LARGEST)
     tl.store(scales + row, scale, mask=row * BLOCK < n)
-    levels = tl.full((ROWS, WIDTH), LEVELS, v.dtype)
-    divisor = tl.broadcast_to(tl.where(scale > 0, scale, 1.0)[:, None], (ROWS, WIDTH))
-    y = tl.minimum(divide(size, divisor, False) * levels, levels)
+    levels = tl.full((ROWS,), LEVELS, v.dtype)
+    up_by, down_by = lifts(scale, ROWS)
+    lifted = scale * up_by
+    inverse = divide(levels, tl.where(lifted > 0, lifted, 1.0), False)
+    y = tl.minimum((size * up_by[:, None]) * inverse[:, None], levels[:, None])
     whole = tl.floor(y)
     up = uniforms(k0, k1, where, v.dtype) < y - whole
     q = whole.to(tl.int32) + up.to(tl.int32)
@@ -96,7 +133,7 @@ def block_encode(
         kept = (group < BLOCK // SHARE)[None, :] & (place * SHARE < n)
         tl.store(codes + place, byte.to(tl.uint8), mask=kept)
     if EF:
-        decoded = divide(q.to(v.dtype), levels, True) * scale[:, None]
+        decoded = (q.to(v.dtype) * steps(lifted, levels)[:, None]) * down_by[:, None]
         tl.store(x + where, v - decoded, mask=mask)
 
 
@@ -160,11 +197,13 @@ def block_add(
     SPAN: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """out += q / levels * scale."""
+    """out += q * (scale / levels)."""
     where = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     mask = where < n
     code = read_codes(codes, where, n, BITS, SPAN)
     scale = tl.load(scales + where // BLOCK, mask=mask, other=0.0)
     v = tl.load(out + where, mask=mask, other=0.0)
     q = (code - LEVELS).to(v.dtype)
-    tl.store(out + where, v + divide(q, tl.full((TILE,), LEVELS, v.dtype), True) * scale, mask=mask)
+    up, down = lifts(scale, TILE)
+    step = steps(scale * up, tl.full((TILE,), LEVELS, v.dtype))
+    tl.store(out + where, v + (q * step) * down, mask=mask)

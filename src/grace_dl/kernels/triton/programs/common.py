@@ -41,10 +41,9 @@ def mix(h):
 @triton.jit
 def draws(k0, k1, index):
     """32 random bits for each element index (int64); k0 and k1 are the halves of the word, as int32."""
-    low = k0.to(tl.uint32, bitcast=True)
-    high = k1.to(tl.uint32, bitcast=True)
-    h = mix(index.to(tl.uint32) + low)
-    return mix(h ^ high ^ ((index >> 32).to(tl.uint32) * 0x9E3779B9))
+    start = k0.to(tl.uint32, bitcast=True)
+    stride = k1.to(tl.uint32, bitcast=True) | 1
+    return mix(index.to(tl.uint32) * stride + start + (index >> 32).to(tl.uint32) * 0x9E3779B9)
 
 
 @triton.jit
