@@ -23,14 +23,17 @@ Record = dict[str, Any]
 
 def section(result: Result, anchor: str) -> Section:
     """Everything about one file, by model and number of workers."""
-    kinds = list(dict.fromkeys((r["model"], r["workers"]) for r in result.records))
+    parts: dict[tuple[str, int, str], list[Record]] = {}
+    for r in result.records:
+        # Rates of links make one picture; other places, such as hosts reached by ssh, one each.
+        where = "" if result.benchmark == "link" else f", {link(r)}"
+        parts.setdefault((r["model"], r["workers"], where), []).append(r)
     body = [provenance(result)]
-    for model, workers in kinds:
-        records = [r for r in result.records if (r["model"], r["workers"]) == (model, workers)]
-        body.append(f"<h3>{escape(model)}, {workers} workers</h3>\n")
-        body.append(_part(records, f"{model}, {workers} workers"))
-    models = ", ".join(dict.fromkeys(model for model, _ in kinds))
-    worlds = " and ".join(str(w) for w in dict.fromkeys(workers for _, workers in kinds))
+    for (model, workers, where), records in parts.items():
+        name = f"{model}, {workers} workers{where}"
+        body.append(f"<h3>{escape(name)}</h3>\n{_part(records, name)}")
+    models = ", ".join(dict.fromkeys(model for model, _, _ in parts))
+    worlds = " and ".join(str(w) for w in dict.fromkeys(workers for _, workers, _ in parts))
     rates = list(dict.fromkeys(link(r) for r in sorted(result.records, key=lambda r: r["bits"])))
     what = "Steps over links" if result.benchmark == "link" else "Steps on one machine"
     return Section(anchor, f"{what}: {models}", f"{worlds} workers; {', '.join(rates)}", "".join(body))
@@ -39,9 +42,9 @@ def section(result: Result, anchor: str) -> Section:
 def _part(records: Sequence[Record], name: str) -> str:
     places = sorted({r["bits"] for r in records})
     found = {(r["label"], r["bits"]): r for r in records}
-    ranked = _ranking(records, places)
+    ranked = _ranking(records)
     kinds = charts.styles(ranked, PLAIN, RIVAL)
-    out = [_brief(found, ranked, places, records)]
+    out = [_brief(found, ranked, places)]
     if len(places) > 1:
         out.append(_over_silent(found, ranked, places, kinds, name))
         out.append(_speed_up(found, ranked, places, kinds, name))
@@ -54,7 +57,7 @@ def _part(records: Sequence[Record], name: str) -> str:
     return "".join(out)
 
 
-def _ranking(records: Sequence[Record], places: Sequence[float]) -> list[str]:
+def _ranking(records: Sequence[Record]) -> list[str]:
     """Labels, the fastest over all rates first."""
     logs: dict[str, list[float]] = {}
     for r in records:
@@ -71,7 +74,6 @@ def _brief(
     found: dict[tuple[str, float], Record],
     ranked: Sequence[str],
     places: Sequence[float],
-    records: Sequence[Record],
 ) -> str:
     """The answer: at each rate what plain DDP costs, the best method, and who loses."""
     rows: list[list[Cell | str]] = []
@@ -99,6 +101,8 @@ def _brief(
             words = f"▼ {len(slower)} of {len(others)}: {_some(slower)}" if slower else "no method"
             row += [_gain(gain), Cell(words, float(len(slower)), "bad" if slower else "")]
         rows.append(row)
+    if not rows:  # baselines alone
+        return ""
     columns = [
         "link|",
         "silent step",

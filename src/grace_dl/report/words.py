@@ -71,7 +71,7 @@ def rate(bits: float) -> str:
 
 def link(record: Mapping[str, Any]) -> str:
     """How a record's workers are joined."""
-    return str(record["rate"]) if record["rate"] in ("loopback", "unlimited") else rate(record["bits"])
+    return str(record["rate"]) if record["bits"] >= UNLIMITED else rate(record["bits"])
 
 
 def percent(share: float, sign: bool = False) -> str:
