@@ -25,8 +25,8 @@ from .workload import Batch, Workload
 
 REFERENCE = "no communication"
 BASELINES = ("ddp", "ddp fp16 hook")
-WARM_UP = 3
-"""Steps before measuring: DDP settles its buckets in the first two."""
+WARM_UP = 2
+"""Steps before measuring: DDP settles its buckets in them."""
 
 Candidate = tuple[str, dict[str, Any] | None]
 """A label and settings for `grace_from_params`; None for the baselines above."""

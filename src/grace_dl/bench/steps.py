@@ -158,6 +158,8 @@ def _measure(
             where = {"model": model, "workers": world, "rate": rate, "bits": min(bits, 1e15)}
             results.add(f"{prefix}/{value['label']}", {**where, "samples": workload.samples, **value})
             progress.advance(task)
+            if not console.is_terminal:  # a log shows no bar until the end
+                console.print(f"{prefix}: {value['label']}, {1e3 * value['seconds']:.1f} ms", soft_wrap=True)
 
         if names:
             work = (asdict(workload), missing, rounds, threads)
