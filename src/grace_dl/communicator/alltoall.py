@@ -137,19 +137,21 @@ class Alltoall(Communicator):
         def views(frame: FixedFrame, buffer: Tensor) -> tuple[Tensor, list[Payload]]:
             return frame.flags(buffer), frame.payloads(buffer)
 
-        send, receive = empty(sum(sizes)), empty(size * sizes[rank])
+        # What arrives first is combined before the second phase begins, so both arrive in the same memory.
+        arriving = empty(size * widest)
+        send, receive = empty(sum(sizes)), arriving[: size * sizes[rank]]
         scatter = Half(
             send,
             receive,
             [views(f, part) for f, part in zip(frames, send.split(sizes))],
             [views(frames[rank], part) for part in receive.split(sizes[rank])],
         )
-        send, receive = empty(widest), empty(size * widest)
+        send = empty(widest)
         gather = Half(
             send,
-            receive,
+            arriving,
             [views(frames[rank], send)],
-            [views(f, part) for f, part in zip(frames, receive.split(widest))],
+            [views(f, part) for f, part in zip(frames, arriving.split(widest))],
         )
         return Slices(owned, sizes, scatter, gather)
 
