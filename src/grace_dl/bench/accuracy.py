@@ -86,7 +86,7 @@ class Study:
         self.overrides = list(arguments.overrides)
         if arguments.epochs is not None:
             self.overrides.append(("train.num_epochs", str(arguments.epochs)))
-        self.rates = arguments.rate.split(",")
+        self.rates = list(dict.fromkeys(arguments.rate.split(",")))
         self.chosen = contenders(arguments.methods)
         self.seeds = _numbers("--seeds", arguments.seeds)
         self.timed_epochs = arguments.timed_epochs

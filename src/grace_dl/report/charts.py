@@ -136,20 +136,24 @@ def lines(
 
 
 def bars(
-    name: str, rows: Sequence[Bar], title: str, mark: tuple[float, str] | None = None, unit: str = ""
+    name: str, rows: Sequence[Bar], title: str, mark: tuple[float, str] | None = None, whole: bool = False
 ) -> str:
-    """Horizontal bars of one or several parts. Bars far beyond the others are cut, and say so."""
+    """Horizontal bars of one or several parts. Bars far beyond the others are cut, and say so, unless `whole`.
+
+    A row without a label belongs to the one above it.
+    """
     widest = max(len(row.label) for row in rows)
     left, right, top, step = int(min(300, 16 + 7.4 * widest)), 150, 26, 24
-    height = top + step * len(rows) + 44
-    totals = sorted(row.total for row in rows)
+    grouped = any(not row.label for row in rows)
+    gaps = [8 if grouped and row.label and place else 0 for place, row in enumerate(rows)]
+    floor = top + step * len(rows) + sum(gaps)
+    totals = sorted(row.total for row in rows if row.total > 0) or [1.0]
     usual = totals[len(totals) // 2]
-    limit = max(total for total in totals if total <= 3 * usual) or 1.0
+    limit = totals[-1] if whole else max(total for total in totals if total <= 3 * usual)
     if mark is not None:
         limit = max(limit, mark[0])
-    across = _scale([0.0, limit], Axis(title, unit=unit), left, WIDTH - right, 0.0)
-    out = [_open(name, height)]
-    floor = top + step * len(rows)
+    across = _scale([0.0, limit], Axis(title), left, WIDTH - right, 0.0)
+    out = [_open(name, floor + 44)]
     for value, text in across.ticks:
         out.append(
             f'<line class="grid" x1="{across(value):.1f}" x2="{across(value):.1f}" y1="{top}" y2="{floor}"/>'
@@ -160,8 +164,10 @@ def bars(
     out.append(
         f'<text class="axis" x="{(left + WIDTH - right) / 2:.0f}" y="{floor + 36}" text-anchor="middle">{escape(title)}</text>'
     )
-    for place, row in enumerate(rows):
-        y = top + step * place
+    values = []  # written last, over the mark
+    y = top - step
+    for gap, row in zip(gaps, rows):
+        y += step + gap
         out.append(
             f'<text class="label" x="{left - 8:.0f}" y="{y + 16}" text-anchor="end">{escape(row.label)}</text>'
         )
@@ -179,14 +185,14 @@ def bars(
         if cut:
             out.append(f'<path class="cut" d="M{end - 14:.1f} {y + 1}l7 {step - 2}m6 0l-7 -{step - 2}"/>')
         note = row.note if not cut else f"{row.note} →"
-        out.append(f'<text class="value {row.mood}" x="{end + 7:.1f}" y="{y + 16}">{escape(note)}</text>')
+        values.append(f'<text class="value {row.mood}" x="{end + 7:.1f}" y="{y + 16}">{escape(note)}</text>')
     if mark is not None:
         at = across(mark[0])
         out.append(f'<line class="mark" x1="{at:.1f}" x2="{at:.1f}" y1="{top - 4}" y2="{floor}"/>')
         out.append(
             f'<text class="note" x="{at:.1f}" y="{top - 10}" text-anchor="middle">{escape(mark[1])}</text>'
         )
-    return "".join([*out, "</svg>"])
+    return "".join([*out, *values, "</svg>"])
 
 
 def legend(entries: Sequence[tuple[str, str]]) -> str:

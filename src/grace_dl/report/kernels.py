@@ -17,38 +17,33 @@ PARTS = (("compress", "compress with error feedback"), ("decode", "decode one pe
 
 def section(result: Result, anchor: str) -> Section:
     """Bars for every size and backend, the largest native first, and one table."""
-    sizes = sorted({r["numel"] for r in result.records}, reverse=True)
-    backends = sorted({r["backend"] for r in result.records}, key=lambda name: (name != "native", name))
     body = [provenance(result)]
-    for backend in backends:
-        for numel in sizes:
-            chosen = [r for r in result.records if (r["backend"], r["numel"]) == (backend, numel)]
-            if not chosen:
-                continue
-            first = numel == sizes[0] and backend == backends[0]
-            chart = _chart(chosen, backend, numel)
-            body.append(chart if first else folded(f"{backend}, {numel:,} elements", chart))
+    kinds = sorted(
+        {(r["backend"], r["numel"], r["threads"]) for r in result.records},
+        key=lambda kind: (kind[0] != "native", -kind[1], kind[2]),
+    )
+    for place, (backend, numel, threads) in enumerate(kinds):
+        name = f"{backend} kernels, {numel:,} float32, {threads} thread{'s' * (threads > 1)}"
+        chosen = [r for r in result.records if (r["backend"], r["numel"], r["threads"]) == kinds[place]]
+        chart = _chart(chosen, name)
+        body.append(folded(name, chart) if place else chart)
     body.append(folded("All figures", _table(result.records), opened=len(result.records) <= 40))
-    summary = f"{len({r['label'] for r in result.records})} methods, up to {sizes[0]:,} elements; {', '.join(backends)}"
+    methods, largest = len({r["label"] for r in result.records}), max(r["numel"] for r in result.records)
+    backends = ", ".join(dict.fromkeys(kind[0] for kind in kinds))
+    summary = f"{methods} methods, up to {largest:,} elements; {backends}"
     return Section(anchor, "Kernels in memory copies", summary, "".join(body))
 
 
-def _chart(records: Sequence[Record], backend: str, numel: int) -> str:
-    threads = sorted({r["threads"] for r in records})
-    costs = {r["label"]: _cost(r) for r in records if r["threads"] == threads[-1]}
+def _chart(records: Sequence[Record], name: str) -> str:
     rows = []
-    for label in sorted({r["label"] for r in records}, key=lambda label: costs.get(label, 0.0)):
-        for count in threads:
-            for r in (r for r in records if (r["label"], r["threads"]) == (label, count)):
-                parts = [
-                    (part, r[f"{part}_copies"], f"{words} {number(r[f'{part}_copies'])} copies")
-                    for part, words in PARTS
-                ]
-                name = label if len(threads) == 1 else f"{label}, {count} thread{'s' * (count > 1)}"
-                rows.append(charts.Bar(name, parts, f"{number(_cost(r))} copies, {number(r['bits'])} bits"))
-    caption = f"{backend} kernels, {numel:,} float32"
-    drawn = charts.bars(caption, rows, "times the duration of copy_ of the same tensor", (1.0, "one copy"))
-    return figure(caption, charts.legend(PARTS), drawn)
+    for r in sorted(records, key=_cost):
+        parts = [
+            (part, r[f"{part}_copies"], f"{words} {number(r[f'{part}_copies'])} copies")
+            for part, words in PARTS
+        ]
+        rows.append(charts.Bar(r["label"], parts, f"{number(_cost(r))} copies, {number(r['bits'])} bits"))
+    drawn = charts.bars(name, rows, "times the duration of copy_ of the same tensor", (1.0, "one copy"))
+    return figure(name, charts.legend(PARTS), drawn)
 
 
 def _cost(record: Record) -> float:

@@ -25,7 +25,9 @@ def section(result: Result, anchor: str) -> Section:
             for place, (kind, field, words) in enumerate(SIZES):
                 part = (kind, r[field] / 1e6, f"{words}, {size(r[field])}")
                 rows.append(charts.Bar("" if place else r["label"], [part], size(r[field])))
-        drawn = charts.bars(f"Bytes per rank and step, {workers} hosts", rows, "MB per rank and step")
+        drawn = charts.bars(
+            f"Bytes per rank and step, {workers} hosts", rows, "MB per rank and step", whole=True
+        )
         keys = [(kind, words) for kind, _, words in SIZES]
         body.append(
             figure(f"{workers} hosts, {result.records[0]['numel']:,} float32", charts.legend(keys), drawn)
