@@ -101,9 +101,11 @@ def _copy_seconds(tensor: torch.Tensor) -> float:
 
 
 def _feedback(compressor: Compressor) -> Memory:
-    """The memory that keeps what is not sent: the method's own, or a residual."""
-    names = registry.method_of(compressor).memories
-    name = "residual" if "residual" in names and names[0] in ("none", "residual") else names[0]
+    """The memory that keeps what is not sent: the method's own, or a residual. (`none` leaves nothing to keep.)"""
+    method = registry.method_of(compressor)
+    names = method.memories
+    keeps = "residual" in names and names[0] in ("none", "residual") and method.name != "none"
+    name = "residual" if keeps else names[0]
     memory = partner(registry.memory_class(name), compressor)
     if getattr(compressor, "scaled", False) is None:
         compressor.scaled = False  # type: ignore[attr-defined]

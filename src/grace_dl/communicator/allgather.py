@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from ..compressor.base import Payload
-from ..errors import PayloadError, PeerError
+from ..errors import PayloadError
 from ..pipeline.bucket import Bucket
 from ..pipeline.exchange import Program
 from ..pipeline.frame import FAILED, NONFINITE, UNUSED, USED, FixedFrame, check_flags, pack, unpack
 from ..pipeline.request import Gather, Request, Verdict
 from .base import Communicator, Plan
-from .ledger import Ledger, finite
+from .ledger import Ledger, finite, peer_errors
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Allgather(Communicator):
                 flags, payloads = yield from self._fixed_round(bucket, plan, ledger)
             verdict = [_joint(flags, place) for place in range(len(bucket.segments))]
             commit = yield Verdict(
-                NONFINITE not in verdict and FAILED not in verdict, ledger.errors or _peer_errors(flags)
+                NONFINITE not in verdict and FAILED not in verdict, ledger.errors or _first_failure(flags)
             )
         except BaseException:
             ledger.abort()
@@ -190,16 +190,11 @@ def _joint(flags: list[list[int]], place: int) -> int:
     return max(of_rank[place] for of_rank in flags)
 
 
-def _peer_errors(flags: list[list[int]]) -> list[Exception]:
-    failed = [rank for rank, of_rank in enumerate(flags) if FAILED in of_rank]
-    if not failed:
-        return []
-    return [
-        PeerError(
-            f"rank {failed[0]} could not compress its gradients and says why in its own log; the step was given up "
-            "on every rank."
-        )
-    ]
+def _first_failure(flags: list[list[int]]) -> list[Exception]:
+    for rank, of_rank in enumerate(flags):
+        if FAILED in of_rank:
+            return peer_errors(of_rank, f"rank {rank}")
+    return []
 
 
 __all__ = ["Allgather"]

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from ..compressor.base import work_dtype, working
-from ..errors import ConfigError, PeerError
+from ..errors import ConfigError
 from ..memory.base import Pending
 from ..memory.none import NoneMemory
 from ..pipeline.bucket import Bucket, Segment
 from ..pipeline.exchange import Program
-from ..pipeline.frame import FAILED, NONFINITE, UNUSED, USED, SumFrame
+from ..pipeline.frame import NONFINITE, UNUSED, USED, SumFrame
 from ..pipeline.request import Request, Sum, Verdict
 from ..transport import Transport
 from .base import Communicator
-from .ledger import Ledger, finite
+from .ledger import Ledger, finite, peer_errors
 
 
 @dataclass(slots=True)
@@ -143,7 +143,9 @@ class Allreduce(Communicator):
             summed.flags.copy_(torch.tensor([SumFrame.FLAGS[flag] for flag in flags]))
             yield Sum(summed.frame)
             joint = [SumFrame.read(total) for total in summed.flags.tolist()]
-            commit = yield Verdict(all(f in (USED, UNUSED) for f in joint), self._errors(ledger, joint))
+            commit = yield Verdict(
+                all(f in (USED, UNUSED) for f in joint), ledger.errors or peer_errors(joint)
+            )
         except BaseException:
             ledger.abort()
             raise
@@ -176,17 +178,6 @@ class Allreduce(Communicator):
             self.memory.after_dense_(out, segment.name)
         self._store(segment, out)
 
-    @staticmethod
-    def _errors(ledger: Ledger, joint: Sequence[int]) -> list[Exception]:
-        if ledger.errors or FAILED not in joint:
-            return ledger.errors
-        return [
-            PeerError(
-                "another rank could not compress its gradients and says why in its own log; the step was given up on "
-                "every rank."
-            )
-        ]
-
     # Several rounds: factors of all matrices, and dense parameters in the first -----------------------
 
     def _factors_frame(self, bucket: Bucket, dense: Sequence[bool]) -> Summed:
@@ -218,7 +209,9 @@ class Allreduce(Communicator):
             for place, pending in zip(coded, pendings):
                 ledger.add(place, self.memory, pending)
             joint = [SumFrame.read(value) for value in dense.flags.tolist()]
-            commit = yield Verdict(all(f in (USED, UNUSED) for f in joint), self._errors(ledger, joint))
+            commit = yield Verdict(
+                all(f in (USED, UNUSED) for f in joint), ledger.errors or peer_errors(joint)
+            )
         except BaseException:
             ledger.abort()
             raise

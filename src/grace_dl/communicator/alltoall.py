@@ -19,9 +19,8 @@ from ..pipeline.bucket import Bucket, Segment
 from ..pipeline.exchange import Program
 from ..pipeline.frame import FAILED, NONFINITE, UNUSED, USED, FixedFrame, check_flags
 from ..pipeline.request import Gather, Swap, Verdict
-from .allgather import _peer_errors
 from .base import Communicator
-from .ledger import Ledger, finite
+from .ledger import Ledger, finite, peer_errors
 
 ALIGN = 1024
 """Slices begin at multiples of this, so that blocks of block-wise methods are not cut."""
@@ -169,7 +168,7 @@ class Alltoall(Communicator):
             averages = self._combine(bucket, slices, first, second)
             yield Gather(slices.gather.receive, slices.gather.send, counts=False)
             flags = self._joint(bucket, slices)
-            errors = first.errors or second.errors or _peer_errors([flags])
+            errors = first.errors or second.errors or peer_errors(flags)
             commit = yield Verdict(NONFINITE not in flags and FAILED not in flags, errors)
         except BaseException:
             first.abort()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Compressor, Payload, working
-from ..errors import ConfigError
+from ..errors import ConfigError, PeerError
 from ..key import Key
 from ..memory.base import Memory, Pending
 from ..pipeline.frame import FAILED, NONFINITE, UNUSED, USED
@@ -69,6 +71,17 @@ class Ledger:
         """Take back whatever is still open."""
         for place in list(self._open):
             self.settle(place, commit=False)
+
+
+def peer_errors(flags: Sequence[int], who: str = "another rank") -> list[Exception]:
+    """What this rank reports where a flag says that `who` failed."""
+    if FAILED not in flags:
+        return []
+    return [
+        PeerError(
+            f"{who} could not compress its gradients and says why in its own log; the step was given up on every rank."
+        )
+    ]
 
 
 def _fill(slots: Payload, payload: Payload, compressor: Compressor) -> None:
