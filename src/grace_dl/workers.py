@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from .errors import GraceError
+from .errors import GraceError, LayoutError, PeerError
 
 Emit = Callable[[Any], None]
 """Sends an event from a worker to the process that started it."""
@@ -98,12 +98,41 @@ def _watch(
                 ) from None
             if kind == "event":
                 on_event(rank, value)
-            elif kind == "failed":
-                raise WorkerError(f"worker {rank} failed:\n{value}")
+            elif kind in ("failed", "refused"):
+                raise _reason([(kind, rank, value), *_others(open_ends, end)])
             else:
                 results[rank] = value
                 del open_ends[end]
     return [results[rank] for rank in range(len(processes))]
+
+
+def _others(ends: dict[Connection, int], first: Connection) -> list[tuple[str, int, Any]]:
+    """What workers that fail at about the same time say: one may only complain that another has left."""
+    found = []
+    deadline = time.monotonic() + 2
+    waiting = {end: rank for end, rank in ends.items() if end is not first}
+    while waiting and (ready := wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))):
+        for end in ready:
+            assert isinstance(end, Connection)
+            try:
+                kind, value = end.recv()
+            except EOFError:
+                del waiting[end]
+                continue
+            if kind in ("failed", "refused"):
+                found.append((kind, waiting.pop(end), value))
+    return found
+
+
+def _reason(said: list[tuple[str, int, Any]]) -> GraceError:
+    """The error to show: that of a worker which knows what is wrong, before the ones that only saw others go."""
+    for kind, _, value in said:
+        if kind == "refused" and not isinstance(value, (PeerError, LayoutError)):
+            return value
+    kind, rank, value = next((one for one in said if one[0] == "failed"), said[0])
+    if kind == "refused":
+        return value
+    return WorkerError(f"worker {rank} failed:\n{value}")
 
 
 def _stacks(processes: list[BaseProcess]) -> str:
@@ -151,10 +180,21 @@ def _worker(
         result = function(rank, world, lambda event: end.send(("event", event)), *arguments)
         dist.barrier()
         dist.destroy_process_group()
+    except GraceError as error:
+        end.send(("refused", _plain(error)))
+        os._exit(1)
     except Exception:
         end.send(("failed", traceback.format_exc()))
         os._exit(1)
     end.send(("done", result))
+
+
+def _plain(error: GraceError) -> GraceError:
+    """The error without its traceback: the message is for people, where it was raised is of no use to them."""
+    try:
+        return type(error)(str(error))
+    except TypeError:  # a class of the user's own, made from other things than a message
+        return WorkerError(str(error))
 
 
 def choose_loopback() -> None:

@@ -112,6 +112,13 @@ class _Windows:
         return window[:, :-1], window[:, 1:]
 
 
+def _read(root: str) -> str:
+    try:
+        return Path(root).expanduser().read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"root={root!r} cannot be read ({error}); give a text file in UTF-8.") from None
+
+
 class Characters(Dataset):
     """Text, character by character: predict the next from those before. The last tenth is the test.
 
@@ -121,7 +128,7 @@ class Characters(Dataset):
     def __init__(self, length: int = 128, root: str | None = None, num_classes: int = ASCII) -> None:
         if num_classes != ASCII:
             raise ConfigError(f"num_classes={num_classes}: characters are ASCII, of which there are {ASCII}.")
-        text = load_text() if root is None else Path(root).expanduser().read_text("utf-8")
+        text = load_text() if root is None else _read(root)
         codes = torch.frombuffer(bytearray(text.encode("ascii", "replace")), dtype=torch.uint8)
         cut = len(codes) * 9 // 10
         if length < 1 or len(codes) - cut <= length:
