@@ -14,7 +14,7 @@ PLAIN = {"ddp": BASELINES[0], "ssgd": BASELINES[0], "ddp-fp16": BASELINES[1]}
 
 
 def candidates(names: list[str] | None, rank: int | None = None) -> list[Candidate]:
-    """The usual choice beside the baselines; or the methods asked for; or exactly the list, if it names a baseline too.
+    """The usual choice beside the baselines (with "all", every other method too); or the methods asked for; or exactly the list, if it names a baseline too.
 
     `rank` goes to methods of low rank.
 
@@ -23,11 +23,11 @@ def candidates(names: list[str] | None, rank: int | None = None) -> list[Candida
     """
     known = methods()
     baselines: list[Candidate] = [(label, None) for label in BASELINES]
-    if names is None:
-        chosen = [_ranked(label, params or {}, rank) for label, params in METHODS]
-        return _checked([*baselines, *chosen])
-    if names == ["all"]:
-        names = list(known)
+    if names is None or names == ["all"]:
+        usual = [_ranked(label, params or {}, rank) for label, params in METHODS]
+        seen = {(params or {})["compressor"] for _, params in METHODS}
+        others = [_ranked(name, {"compressor": name}, rank) for name in known if name not in seen]
+        return _checked([*baselines, *usual, *(others if names else [])])
     for name in names:
         if name not in PLAIN and name not in known:
             raise unknown("method", name, [*PLAIN, *known])
