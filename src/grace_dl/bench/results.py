@@ -76,7 +76,7 @@ class Results:
 
     def add(self, identity: str, record: dict[str, Any]) -> None:
         """Keep one measurement, on disk too."""
-        self.records[identity] = {"id": identity, **record}
+        self.records[identity] = {"id": identity, **{k: v for k, v in record.items() if k != "id"}}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         draft = self.path.with_suffix(".part")
         draft.write_text(json.dumps({**self.header, "records": list(self.records.values())}, indent=1) + "\n")
