@@ -8,5 +8,6 @@ NB_MODULE(_native, m) {
     m.def("set_isa", [](const char* name) { return grace::set_isa(name); }, "Force an instruction set by name.");
     bind_dense(m);
     bind_lowrank(m);
+    bind_research(m);
     bind_sparse(m);
 }

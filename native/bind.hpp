@@ -19,4 +19,5 @@ inline T* at(address where) {
 // One function per group of kernels, each in a file bind_<group>.cpp.
 void bind_dense(nb::module_& m);
 void bind_lowrank(nb::module_& m);
+void bind_research(nb::module_& m);
 void bind_sparse(nb::module_& m);

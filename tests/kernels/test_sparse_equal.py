@@ -48,6 +48,8 @@ METHODS = {
     "eden 4": EdenCompressor(4),
     "sketch": SketchCompressor(16),
     "inceptionn": INCEPTIONNCompressor(),
+    "inceptionn, all classes": INCEPTIONNCompressor(2.0**-13),
+    "inceptionn, large bound": INCEPTIONNCompressor(0.5),
 }
 
 

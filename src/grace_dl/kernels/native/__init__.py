@@ -9,6 +9,7 @@ from ..reference import *
 from .basic import *
 from .blocks import *
 from .cast import *
+from .inceptionn import *
 from .lowrank import *
 from .signs import *
 from .sparse import *

@@ -1,0 +1,49 @@
+#include "bind.hpp"
+#include "research.hpp"
+
+using namespace grace;
+using std::int16_t;
+using std::size_t;
+using std::uint64_t;
+using std::uint8_t;
+
+namespace {
+
+#define FROM bool wide, address x, address g, size_t n, double beta, double gamma, bool ef
+#define SOURCE(T) (Source<T>{at<T>(x), at<const T>(g), T(beta), T(gamma), n, ef})
+
+// f(T()) with T the element type, the GIL released.
+template <class F>
+auto typed(bool wide, F f) {
+    nb::gil_scoped_release release;
+    return wide ? f(double()) : f(float());
+}
+
+}  // namespace
+
+void bind_research(nb::module_& m) {
+    m.attr("inceptionn_piece") = inceptionn_piece;
+    m.def("inceptionn_find", [](FROM, double bound, address tags, address starts, int threads) {
+        typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            GRACE_CALL(inceptionn_find, SOURCE(T), T(bound), at<uint8_t>(tags), at<uint64_t>(starts), threads);
+        });
+    });
+    m.def("inceptionn_emit",
+          [](FROM, double bound, address starts, address small, address medium, address raw, int threads) {
+              typed(wide, [=](auto zero) {
+                  using T = decltype(zero);
+                  GRACE_CALL(inceptionn_emit, SOURCE(T), T(bound), at<const uint64_t>(starts), at<uint8_t>(small),
+                             at<int16_t>(medium), at<T>(raw), threads);
+              });
+          });
+    m.def("inceptionn_add", [](bool wide, address out, size_t n, address tags, address small, uint64_t smalls,
+                               address medium, uint64_t mediums, address raw, uint64_t raws, double bound, double alpha,
+                               int threads) {
+        return typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            return GRACE_CALL(inceptionn_add, at<T>(out), n, at<const uint8_t>(tags), at<const uint8_t>(small), smalls,
+                              at<const int16_t>(medium), mediums, at<const T>(raw), raws, T(bound), T(alpha), threads);
+        });
+    });
+}
