@@ -29,11 +29,34 @@ void bind_sparse(nb::module_& m) {
     });
     m.def("dgc_encode", [](FROM, uint64_t k, uint64_t rank, uint64_t samples, uint64_t start, uint64_t stride,
                            uint64_t word, double lower, double upper, int iterations, bool resample, address values,
-                           int kind, address index, int threads) {
+                           int kind, address index, address count, int threads) {
+        const Sampling sampling{rank, samples, start, stride, word, lower, upper, iterations, resample};
+        typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            *at<std::int32_t>(count) = std::int32_t(GRACE_CALL(dgc_encode, SOURCE(T), k, sampling, at<void>(values),
+                                                               Kind(kind), at<uint8_t>(index), threads));
+        });
+    });
+    m.def("dgc_step", [](bool wide, address momentum, address v, address g, double mu, bool nesterov, double scale,
+                         size_t n, uint64_t k, uint64_t rank, uint64_t samples, uint64_t start, uint64_t stride,
+                         uint64_t word, double lower, double upper, int iterations, bool resample, address values,
+                         int kind, address index, address count, int threads) {
         const Sampling sampling{rank, samples, start, stride, word, lower, upper, iterations, resample};
         return typed(wide, [=](auto zero) {
             using T = decltype(zero);
-            return GRACE_CALL(dgc_encode, SOURCE(T), k, sampling, at<void>(values), Kind(kind), at<uint8_t>(index), threads);
+            const uint64_t sent = GRACE_CALL(dgc_step, at<T>(momentum), at<T>(v), at<const T>(g), T(mu), nesterov, T(scale),
+                                             n, k, sampling, at<void>(values), Kind(kind), at<uint8_t>(index), threads);
+            if (sent == not_finite) return false;
+            *at<std::int32_t>(count) = std::int32_t(sent);
+            return true;
+        });
+    });
+    m.def("dgc_commit", [](bool wide, address v, address momentum, uint64_t d, address values, int kind, uint64_t k,
+                           uint64_t count, address index, int threads) {
+        return typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            return GRACE_CALL(dgc_commit, at<T>(v), at<T>(momentum), d, at<void>(values), Kind(kind), k, count,
+                              at<const uint8_t>(index), threads);
         });
     });
     m.def("threshold_find", [](FROM, double threshold, int threads) {

@@ -19,6 +19,9 @@ struct Sampling {
     bool resample;
 };
 
+// What dgc_step returns in place of a count.
+constexpr std::uint64_t not_finite = ~std::uint64_t(0);
+
 }  // namespace grace
 
 #define GRACE_DECLARE_SPARSE(T)                                                                                       \
@@ -26,11 +29,16 @@ struct Sampling {
                   std::uint8_t* index, int threads)                                                                   \
     GRACE_DECLARE(std::uint64_t, dgc_encode, const Source<T>& s, std::uint64_t k, const Sampling& sampling,           \
                   void* values, Kind kind, std::uint8_t* index, int threads)                                          \
+    GRACE_DECLARE(std::uint64_t, dgc_step, T* m, T* v, const T* g, T mu, bool nesterov, T scale, std::size_t n,       \
+                  std::uint64_t k, const Sampling& sampling, void* values, Kind kind, std::uint8_t* index,            \
+                  int threads)                                                                                        \
     GRACE_DECLARE(std::uint64_t, threshold_find, const Source<T>& s, T threshold, int threads)                        \
     GRACE_DECLARE(bool, threshold_emit, const Source<T>& s, T threshold, std::uint64_t k, void* values, Kind kind,    \
                   std::uint8_t* index, int threads)                                                                   \
     GRACE_DECLARE(int, sparse_add, T* out, std::uint64_t d, void* values, Kind kind, std::uint64_t k,                 \
                   std::uint64_t count, const std::uint8_t* index, T alpha, int threads)                               \
+    GRACE_DECLARE(int, dgc_commit, T* v, T* m, std::uint64_t d, void* values, Kind kind, std::uint64_t k,             \
+                  std::uint64_t count, const std::uint8_t* index, int threads)                                        \
     GRACE_DECLARE(int, sparse_zero, T* out, std::uint64_t d, std::uint64_t k, std::uint64_t count,                    \
                   const std::uint8_t* index, int threads)                                                             \
     GRACE_DECLARE(void, randomk_encode, const Source<T>& s, std::uint64_t word, bool scaled, T* values,               \

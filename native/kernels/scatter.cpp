@@ -1,4 +1,4 @@
-// Adding sparse payloads, decoding indices, random-k, and DGC's momentum correction.
+// Adding sparse payloads, decoding indices, random-k.
 #include "halves.hpp"
 #include "indices.hpp"
 #include "parallel.hpp"
@@ -67,7 +67,8 @@ struct Pieces {
 };
 
 // Decode and check. Elias-Fano indices go to `out` (k of them); a bitmap is only checked.
-int decode(const IndexLayout& layout, const uint8_t* index, size_t count, int64_t* out, Pieces& pieces, int threads) {
+template <class I>
+int decode(const IndexLayout& layout, const uint8_t* index, size_t count, I* out, Pieces& pieces, int threads) {
     if (layout.k == 0) return fine;
     if (!spare_bits_clear(pieces.data, pieces.bytes, layout.high_bits)) return spare_bits;
     if (layout.low_bytes && !spare_bits_clear(index, layout.low_bytes, layout.k * uint64_t(layout.width)))
@@ -75,28 +76,33 @@ int decode(const IndexLayout& layout, const uint8_t* index, size_t count, int64_
     const size_t total = pieces.rank(threads);
     if (layout.bitmap) return total == count ? fine : wrong_count;
     if (total != layout.k) return wrong_count;
-    const int width = layout.width;
-    const int64_t d = int64_t(layout.d);
-    const uint64_t mask = (uint64_t(1) << width) - 1;
     std::uint32_t faults = 0;
     each(pieces.count, threads, [&](size_t p) {
+        const int width = layout.width;
+        const uint64_t mask = (uint64_t(1) << width) - 1;
+        const uint8_t *const low_data = index, *const high_data = pieces.data;
+        const size_t bytes = layout.bytes, high_bytes = pieces.bytes, end = pieces.end(p);
         size_t rank = pieces.first[p];
         uint64_t low = uint64_t(rank) * uint64_t(width);
-        int64_t last = -1;
-        std::uint32_t bad = 0;
-        for (size_t w = pieces.begin(p); w < pieces.end(p); ++w)
-            for (uint64_t bits = word_at(pieces.data, pieces.bytes, w * 8); bits; bits &= bits - 1) {
-                const uint64_t position = w * 64 + uint64_t(__builtin_ctzll(bits));
-                const uint64_t field = word_at(index, layout.low_bytes, size_t(low >> 3)) >> (low & 7);
-                const int64_t one = int64_t((position - rank) << width | (field & mask));
-                // What rises stays below d if its last entry does; entries behind the count repeat d - 1.
-                bad |= rank < count ? std::uint32_t(one <= last) : std::uint32_t(one != d - 1) << 1;
-                out[rank++] = last = one;
-                low += uint64_t(width);
+        for (size_t w = pieces.begin(p); w < end; ++w) {
+            uint64_t bits = word_at(high_data, high_bytes, w * 8);
+            const uint64_t base = w * 64;
+            for (; bits; bits &= bits - 1, ++rank, low += uint64_t(width)) {
+                const uint64_t high = base + uint64_t(__builtin_ctzll(bits)) - rank;
+                // Bits of the unary part may follow the field; the mask takes them off.
+                const uint64_t field = word_at(low_data, bytes, size_t(low >> 3)) >> (low & 7);
+                out[rank] = I(high << width | (field & mask));
             }
+        }
+        // What rises stays below d if its last entry does; entries behind the count repeat d - 1.
+        const size_t first = pieces.first[p], stop = rank < count ? rank : count;
+        std::uint32_t bad = 0;
+        for (size_t r = first + 1; r < stop; ++r) bad |= std::uint32_t(out[r] <= out[r - 1]);
+        for (size_t r = first > count ? first : count; r < rank; ++r)
+            bad |= std::uint32_t(out[r] != I(layout.d - 1)) << 1;
         if (bad) __atomic_fetch_or(&faults, bad, __ATOMIC_RELAXED);
     });
-    if (count && out[count - 1] >= d) faults |= 1;
+    if (count && uint64_t(out[count - 1]) >= layout.d) faults |= 1;
     for (size_t p = 1; p < pieces.count; ++p) {
         const size_t at = pieces.first[p];
         if (at > 0 && at < count && out[at] <= out[at - 1]) faults |= 1;
@@ -104,42 +110,72 @@ int decode(const IndexLayout& layout, const uint8_t* index, size_t count, int64_
     return faults & 1 ? not_rising : faults ? wrong_padding : fine;
 }
 
-// act(index, rank) for every coded index, after all were checked; it writes out[index].
-template <class T, class Act>
-int apply(T* out, uint64_t d, uint64_t k, uint64_t count, const uint8_t* index, int threads, Act act) {
-    const IndexLayout layout(d, k);
-    if (k == 0) return fine;
-    if (k < 16384) threads = 1;
+// act(index, rank) for every coded index, after all were checked; fetch(index) asks for the memory it will need.
+template <class I, class Fetch, class Act>
+int apply_as(const IndexLayout& layout, uint64_t count, const uint8_t* index, int threads, Fetch fetch, Act act) {
     Pieces pieces(layout, index);
-    int64_t* indices = layout.bitmap ? nullptr : room(1).get<int64_t>(size_t(k));
+    I* indices = layout.bitmap ? nullptr : room(1).get<I>(size_t(layout.k));
     if (int fault = decode(layout, index, size_t(count), indices, pieces, threads)) return fault;
     if (layout.bitmap) {
         each(pieces.count, threads, [&](size_t p) { pieces.visit(p, [&](size_t i, size_t rank) { act(i, rank); }); });
-    } else {
-        const size_t piece = 8192;
-        each((size_t(count) + piece - 1) / piece, threads, [&](size_t p) {
-            const size_t end = (p + 1) * piece < count ? (p + 1) * piece : size_t(count);
-            size_t r = p * piece;
-            // Every access misses the cache; asking early keeps many of them under way.
-            for (; r + ahead < end; ++r) {
-                __builtin_prefetch(out + indices[r + ahead], 1);
-                act(size_t(indices[r]), r);
-            }
-            for (; r < end; ++r) act(size_t(indices[r]), r);
-        });
+        return fine;
     }
+    const size_t piece = 8192;
+    each((size_t(count) + piece - 1) / piece, threads, [=](size_t p) {
+        const size_t end = (p + 1) * piece < count ? (p + 1) * piece : size_t(count);
+        size_t r = p * piece;
+        // Every access misses the cache; asking early keeps many of them under way.
+        for (; r + ahead < end; ++r) {
+            fetch(size_t(indices[r + ahead]));
+            act(size_t(indices[r]), r);
+        }
+        for (; r < end; ++r) act(size_t(indices[r]), r);
+    });
     return fine;
+}
+
+template <class Fetch, class Act>
+int apply(uint64_t d, uint64_t k, uint64_t count, const uint8_t* index, int threads, Fetch fetch, Act act) {
+    const IndexLayout layout(d, k);
+    if (k == 0) return fine;
+    if (k < 16384) threads = 1;
+    // Before they are checked, indices may reach twice d.
+    if (d < uint64_t(1) << 31) return apply_as<std::uint32_t>(layout, count, index, threads, fetch, act);
+    return apply_as<uint64_t>(layout, count, index, threads, fetch, act);
+}
+
+// f(get) with get(rank) the value sent at a rank.
+template <class T, class F>
+int with_values(const Values& values, F f) {
+    if (values.kind == (sizeof(T) == 4 ? Kind::float32 : Kind::float64)) {
+        const T* sent = static_cast<const T*>(values.data);
+        return f([=](size_t rank) { return sent[rank]; });
+    }
+    return f([=](size_t rank) { return values.get<T>(rank); });
 }
 
 template <class T>
 int sparse_add_(T* out, uint64_t d, const Values& values, uint64_t k, uint64_t count, const uint8_t* index, T alpha,
                 int threads) {
     if (!values.zero(size_t(count), size_t(k))) return stray_values;
-    if (values.kind == (sizeof(T) == 4 ? Kind::float32 : Kind::float64)) {
-        const T* sent = static_cast<const T*>(values.data);
-        return apply(out, d, k, count, index, threads, [=](size_t i, size_t rank) { out[i] += sent[rank] * alpha; });
-    }
-    return apply(out, d, k, count, index, threads, [=](size_t i, size_t rank) { out[i] += values.get<T>(rank) * alpha; });
+    const auto fetch = [=](size_t i) { __builtin_prefetch(out + i, 1); };
+    return with_values<T>(values, [=](auto get) {
+        return apply(d, k, count, index, threads, fetch, [=](size_t i, size_t rank) { out[i] += get(rank) * alpha; });
+    });
+}
+
+// What was sent leaves v, and its momentum is forgotten (m may be null).
+template <class T>
+int dgc_commit_(T* v, T* m, uint64_t d, const Values& values, uint64_t k, uint64_t count, const uint8_t* index,
+                int threads) {
+    if (!values.zero(size_t(count), size_t(k))) return stray_values;
+    const auto fetch_v = [=](size_t i) { __builtin_prefetch(v + i, 1); };
+    const auto fetch_both = [=](size_t i) { __builtin_prefetch(v + i, 1), __builtin_prefetch(m + i, 1); };
+    return with_values<T>(values, [=](auto get) {
+        if (!m) return apply(d, k, count, index, threads, fetch_v, [=](size_t i, size_t rank) { v[i] -= get(rank); });
+        return apply(d, k, count, index, threads, fetch_both,
+                     [=](size_t i, size_t rank) { v[i] -= get(rank), m[i] = T(0); });
+    });
 }
 
 // act(i, stratum size, rank) for the drawn index of every stratum; it touches data[i].
@@ -194,24 +230,6 @@ void randomk_encode_(const Source<T>& s, uint64_t word, bool scaled, T* values, 
 }
 
 template <class T>
-void dgc_correct_(T* m, T* v, const T* g, T mu, bool nesterov, T scale, size_t n, int threads) {
-    parallel(n, grain, threads, [=](size_t begin, size_t end) {
-        if (nesterov)
-            for (size_t i = begin; i < end; ++i) {
-                const T one = g[i] * scale, momentum = (m[i] + one) * mu;
-                m[i] = momentum;
-                v[i] = (v[i] + momentum) + one;
-            }
-        else
-            for (size_t i = begin; i < end; ++i) {
-                const T momentum = m[i] * mu + g[i] * scale;
-                m[i] = momentum;
-                v[i] += momentum;
-            }
-    });
-}
-
-template <class T>
 double square_sum_(const T* x, size_t n, int threads) {
     const size_t blocks = (n + tree_block - 1) / tree_block;
     double* sums = room(2).get<double>(blocks);
@@ -232,17 +250,19 @@ double square_sum_(const T* x, size_t n, int threads) {
                    T alpha, int threads) {                                                                            \
         return sparse_add_(out, d, Values{values, kind}, k, count, index, alpha, threads);                            \
     }                                                                                                                 \
+    int dgc_commit(T* v, T* m, uint64_t d, void* values, Kind kind, uint64_t k, uint64_t count, const uint8_t* index, \
+                   int threads) {                                                                                     \
+        return dgc_commit_(v, m, d, Values{values, kind}, k, count, index, threads);                                  \
+    }                                                                                                                 \
     int sparse_zero(T* out, uint64_t d, uint64_t k, uint64_t count, const uint8_t* index, int threads) {              \
-        return apply(out, d, k, count, index, threads, [=](size_t i, size_t) { out[i] = T(0); });                          \
+        return apply(d, k, count, index, threads, [=](size_t i) { __builtin_prefetch(out + i, 1); },                  \
+                     [=](size_t i, size_t) { out[i] = T(0); });                                                       \
     }                                                                                                                 \
     void randomk_encode(const Source<T>& s, uint64_t word, bool scaled, T* values, uint64_t k, int threads) {         \
         randomk_encode_(s, word, scaled, values, k, threads);                                                         \
     }                                                                                                                 \
     void randomk_add(T* out, uint64_t d, const T* values, uint64_t k, uint64_t word, T alpha, int threads) {          \
         strata(out, d, k, word, threads, [=](size_t i, uint64_t, size_t rank) { out[i] += values[rank] * alpha; });        \
-    }                                                                                                                 \
-    void dgc_correct(T* m, T* v, const T* g, T mu, bool nesterov, T scale, size_t n, int threads) {                   \
-        dgc_correct_(m, v, g, mu, nesterov, scale, n, threads);                                                       \
     }                                                                                                                 \
     double square_sum(const T* x, size_t n, int threads) { return square_sum_(x, n, threads); }
 GRACE_DEFINE(float)

@@ -80,6 +80,31 @@ void selection(std::size_t n, std::size_t k, int flavour, int threads) {
         REQUIRE(GRACE_CALL(sparse_zero, out.data(), n, k, count, index.data(), threads) == 0);
     }
 
+    if (n >= 3) {
+        std::vector<T> m = numbers<T>(n, flavour), sum = x;
+        const auto m_before = m, sum_before = sum;
+        for (bool bad : {false, true}) {
+            auto grad = g;
+            if (bad) grad[n - 1] = T(INFINITY);
+            const auto count = GRACE_CALL(dgc_step, m.data(), sum.data(), grad.data(), T(0.5), bool(k & 1), T(1), n, k, sampling,
+                                          sent.data(), plain<T>(), index.data(), threads);
+            REQUIRE(bad ? count == not_finite : count <= k);
+            if (bad) {
+                for (std::size_t i = 0; i < n; ++i) REQUIRE(std::isfinite(m[i]) && std::isfinite(sum[i]));
+            } else {
+                const auto whole = sum;
+                std::fill(out.begin(), out.end(), T(0));
+                REQUIRE(GRACE_CALL(sparse_add, out.data(), n, sent.data(), plain<T>(), k, count, index.data(), T(1), threads) == 0);
+                REQUIRE(GRACE_CALL(dgc_commit, sum.data(), m.data(), n, sent.data(), plain<T>(), k, count, index.data(), threads) == 0);
+                for (std::size_t i = 0; i < n; ++i) {
+                    REQUIRE(sum[i] == whole[i] - out[i]);
+                    REQUIRE(out[i] == T(0) || m[i] == T(0));
+                }
+                m = m_before, sum = sum_before;
+            }
+        }
+    }
+
     const auto hits = GRACE_CALL(threshold_find, read, T(1.5), threads);
     std::vector<T> found(std::max<std::size_t>(1, hits));
     std::vector<std::uint8_t> places(hits ? index_bytes(n, hits) : 1);

@@ -46,7 +46,11 @@ METHODS = {
     "eden 2": EdenCompressor(2),
     "eden 3": EdenCompressor(3),
     "eden 4": EdenCompressor(4),
-    "sketch": SketchCompressor(16),
+    "sketch": SketchCompressor(),
+    "sketch 1 bit": SketchCompressor(2),
+    "sketch 3 bits": SketchCompressor(8),
+    "sketch 7 bits": SketchCompressor(128),
+    "sketch 8 bits": SketchCompressor(256),
     "inceptionn": INCEPTIONNCompressor(),
     "inceptionn, all classes": INCEPTIONNCompressor(2.0**-13),
     "inceptionn, large bound": INCEPTIONNCompressor(0.5),
@@ -177,6 +181,78 @@ def test_momentum_correction(dtype, nesterov):
             R.dgc_correct_(other_m, other_v, g, 0.9, nesterov, scale)
             assert torch.equal(m, other_m)
             assert torch.equal(v, other_v)
+
+
+DGC = {label: compressor for label, compressor in METHODS.items() if label.startswith("dgc")}
+each_dgc = pytest.mark.parametrize("compressor", DGC.values(), ids=DGC)
+
+
+def dgc_state(n, dtype, kind="normal", offset=0):
+    first = values(n, dtype, 2) if kind == "normal" else INPUTS[kind](n).to(dtype)
+    return [own(t, offset) for t in (values(n, dtype) * 0.5, first, values(n, dtype, 3) * 0.1)]
+
+
+def compare_dgc(compressor, m, v, g, nesterov=False, scale=1.0, masking=True):
+    """One DGC step and its commit, on both backends."""
+    k = compressor.spec(v.numel(), v.dtype)[0][1]
+    results = []
+    for kernels in (K, R):
+        a, b = m.clone(), v.clone()
+        payload = compressor.allocate(v.numel(), v.dtype)
+        for part in payload:
+            part.view(torch.uint8).fill_(255)
+        sampling = compressor._sampling(v.numel(), k, Key("w", step=5))
+        assert kernels.dgc_step_(a, b, g, 0.9, nesterov, scale, k, sampling, *payload)
+        corrected = b.clone()
+        count = int(payload[2])
+        kernels.dgc_commit_(b, a if masking else None, payload[0], payload[1], count)
+        results.append((*payload, corrected, a, b))
+    for one, other in zip(*results):
+        assert torch.equal(bits(one), bits(other))
+
+
+@each_dgc
+@each_dtype
+@pytest.mark.parametrize("isa", ["baseline", "avx2"])
+@pytest.mark.parametrize(
+    ("n", "threads"), [(1, 1), (33, 1), (1025, 1), (70_001, 1), (90_001, 3), (300_000, 2)]
+)
+def test_dgc_step(compressor, dtype, isa, n, threads):
+    if not native.set_isa(isa):
+        pytest.skip(f"this processor has no {isa}")
+    torch.set_num_threads(threads)
+    m, v, g = dgc_state(n, dtype, offset=1)
+    compare_dgc(compressor, m, v, g)
+    compare_dgc(compressor, m, v, g, nesterov=True, scale=0.37, masking=False)
+
+
+@each_dgc
+@pytest.mark.parametrize("n", [777, 70_003])
+@pytest.mark.parametrize("kind", INPUTS)
+def test_dgc_step_inputs(compressor, n, kind):
+    m, v, g = dgc_state(n, torch.float32, kind)
+    compare_dgc(compressor, m, v, g)
+    compare_dgc(compressor, m * 0, v, g * 0)
+
+
+@each_dtype
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("kernels", [K, R], ids=["native", "reference"])
+def test_a_dgc_step_that_is_not_finite_leaves_the_state(dtype, threads, nesterov, kernels):
+    torch.set_num_threads(threads)
+    compressor = DgcCompressor(0.01)
+    for n in (100, 200_000):
+        k = compressor.spec(n, dtype)[0][1]
+        for bad, place in ((float("nan"), 0), (float("inf"), n // 2), (-float("inf"), n - 1)):
+            m, v, g = dgc_state(n, dtype)
+            a, b = m.clone(), v.clone()
+            g[place] = bad
+            sampling = compressor._sampling(n, k, Key("w"))
+            payload = compressor.allocate(n, dtype)
+            assert not kernels.dgc_step_(a, b, g, 0.9, nesterov, 1.0, k, sampling, *payload)
+            assert torch.allclose(a, m, atol=1e-6)
+            assert torch.allclose(b, v, atol=1e-6)
 
 
 @each_dtype

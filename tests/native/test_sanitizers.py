@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-KERNELS = ("select", "scatter", "eden")
+KERNELS = ("select", "dgc", "scatter", "eden")
 SANITIZE = [
     "-std=c++17",
     "-O1",

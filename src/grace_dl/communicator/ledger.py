@@ -11,7 +11,7 @@ from .. import kernels
 from ..compressor.base import Compressor, Payload, working
 from ..errors import ConfigError, PeerError
 from ..key import Key
-from ..memory.base import Memory, Pending
+from ..memory.base import Memory, NotFinite, Pending
 from ..pipeline.frame import FAILED, NONFINITE, UNUSED, USED
 
 
@@ -34,15 +34,17 @@ class Ledger:
         used: bool = True,
     ) -> int:
         """Encode one piece; returns its flag. A failure is kept, so that every rank can be told."""
-        if not finite(grad):
-            for tensor in out or ():
-                tensor.zero_()
-            return NONFINITE
         try:
+            if not memory.checks_finite and not finite(grad):
+                raise NotFinite
             pending = memory.begin(grad, key, compressor, out)
             self.add(place, memory, pending)
             if out is not None:
                 _fill(out, pending.payload, compressor)
+        except NotFinite:
+            for tensor in out or ():
+                tensor.zero_()
+            return NONFINITE
         except Exception as error:
             self.errors.append(error)
             return FAILED

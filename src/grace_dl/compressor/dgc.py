@@ -179,23 +179,49 @@ class DgcCompressor(SparseCodec):
         kernels.of(x).dgc_encode(x, g, beta, gamma, ef, k, sampling, *payload)
         return payload
 
+    def encode_corrected_(
+        self,
+        m: Tensor,
+        v: Tensor,
+        grad: Tensor,
+        key: Key,
+        momentum: float,
+        nesterov: bool,
+        scale: float,
+        out: Payload | None = None,
+    ) -> tuple[Payload, Context] | None:
+        """Bring `scale * grad` into momentum `m` and sum `v` (Lin 2018, equations 4 and 5) and encode the new `v`.
+
+        `v` stays whole until `settle_`. None if `grad` is not finite: `m` and `v` are then as before, to rounding.
+        """
+        numel = v.numel()
+        payload = self.allocate(numel, v.dtype, v.device) if out is None or not numel else out
+        if numel:
+            k = payload[0].numel()
+            sampling = self._sampling(numel, k, key)
+            step = kernels.of(v).dgc_step_
+            if not step(m, v, grad, momentum, nesterov, scale, k, sampling, *payload):
+                return None
+        return payload, Context(v.shape, v.dtype, key)
+
+    def settle_(self, v: Tensor, m: Tensor | None, payload: Payload) -> None:
+        """Take what `payload` sends out of `v`, and zero its momentum (factor masking, Lin 2018, section 3.2) if given."""
+        if v.numel():
+            values, index, count = payload
+            kernels.of(v).dgc_commit_(v, m, values, index, count.item())
+
     def _count(self, payload: Payload, numel: int, dtype: torch.dtype) -> int:
-        k = kept(self._ratio, numel)
-        if self._stages and payload:
-            # The number of places comes with the payload: the warm-up may have moved on since it was made.
-            k = min(payload[0].numel(), numel)
-        check_parts(payload, self._spec(k, numel, dtype))
+        places = kept(self._ratio, numel)
+        if self._stages and payload and payload[0].numel() != places:
+            # The warm-up may have moved on since the payload was made; then its size is that of another stage.
+            stages = (kept(ratio, numel) for ratio in (*self._stages, self.compress_ratio))
+            places = next((k for k in stages if k == payload[0].numel()), places)
+        check_parts(payload, self._spec(places, numel, dtype))
         count = int(payload[2].item())
-        if not 0 <= count <= payload[0].numel():
-            raise broken(f"{count} of {payload[0].numel()} elements are announced")
+        if not 0 <= count <= places:
+            raise broken(f"{count} of {places} elements are announced")
         return count
 
     def _add(self, out: Tensor, payload: Payload, ctx: Context, alpha: float) -> None:
         count = self._count(payload, out.numel(), out.dtype)
         kernels.of(out).sparse_add(out, payload[0], payload[1], alpha, count)
-
-    def mask_(self, tensor: Tensor, payload: Payload, ctx: Context) -> None:
-        """Zero `tensor` where `payload` sends something (momentum factor masking, Lin 2018, section 3.2)."""
-        if tensor.numel():
-            count = self._count(payload, tensor.numel(), tensor.dtype)
-            kernels.of(tensor).sparse_zero_(tensor.view(-1), payload[1], payload[0].numel(), count)

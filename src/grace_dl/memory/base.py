@@ -31,6 +31,10 @@ class Pending:
     compensated: Tensor | None = None
 
 
+class NotFinite(Exception):
+    """Raised by the `begin` of a memory that looks for NaN and infinity itself; its state is as it was, to rounding."""
+
+
 class Memory:
     """Per-parameter state of a method. A subclass with `compensate` and `update` alone works everywhere.
 
@@ -39,6 +43,9 @@ class Memory:
 
     linear: ClassVar[tuple[str, ...]] = ()
     """State that is proportional to the gradient, and is rescaled when a loss scale changes."""
+
+    checks_finite: ClassVar[bool] = False
+    """Whether `begin` raises `NotFinite` by itself, in the pass it makes anyway; else gradients are read once more."""
 
     def __init__(self) -> None:
         self.state: dict[str, dict[str, Tensor]] = {}

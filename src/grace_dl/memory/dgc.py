@@ -14,7 +14,7 @@ from ..compressor.base import Compressor, Payload
 from ..errors import ConfigError
 from ..key import Key
 from ..settings import flag, number
-from .base import Memory, Pending
+from .base import Memory, NotFinite, Pending
 
 
 @dataclass(slots=True)
@@ -35,6 +35,7 @@ class DgcMemory(Memory):
     """
 
     linear = ("m", "v")
+    checks_finite = True
 
     def __init__(
         self,
@@ -94,20 +95,35 @@ class DgcMemory(Memory):
 
     def begin(self, grad: Tensor, key: Key, compressor: Compressor, out: Payload | None = None) -> DgcPending:
         m, v = self.slot(key.name, "m", grad), self.slot(key.name, "v", grad)
+        fused = getattr(compressor, "encode_corrected_", None)
+        # A method's own pass looks at what it reads; clipping has to know before.
+        if (fused is None or self.gradient_clipping is not None) and not kernels.of(grad).all_finite(grad):
+            raise NotFinite
         used, scale = self._clip(grad)
+        if fused is not None:
+            encoded = fused(m, v, used, key, self.momentum, self.nesterov, scale, out)
+            if encoded is None:
+                raise NotFinite
+            return DgcPending(key, compressor, grad, *encoded, None, used, scale)
         kernels.of(v).dgc_correct_(m.view(-1), v.view(-1), used.view(-1), self.momentum, self.nesterov, scale)
         try:
             payload, ctx = compressor.encode(v, key, out)
         except BaseException:
             self._undo(key.name, used, scale)
             raise
-        return DgcPending(key, compressor, grad, payload, ctx, used=used, scale=scale)
+        return DgcPending(key, compressor, grad, payload, ctx, None, used, scale)
 
     def commit(self, pending: Pending) -> None:
-        slots = self.state[pending.key.name]
-        pending.compressor.residual_(slots["v"], pending.payload, pending.ctx)
-        if self.momentum_masking:
-            _mask(pending.compressor, slots["m"], pending.payload, pending.ctx)
+        compressor, slots = pending.compressor, self.state[pending.key.name]
+        m = slots["m"] if self.momentum_masking else None
+        settle = getattr(compressor, "settle_", None)
+        if settle is not None:
+            settle(slots["v"], m, pending.payload)
+            return
+        compressor.residual_(slots["v"], pending.payload, pending.ctx)
+        if m is not None:
+            sent = compressor.decompress(pending.payload, pending.ctx)
+            m.masked_fill_(sent.view_as(m) != 0, 0.0)
 
     def abort(self, pending: Pending) -> None:
         assert isinstance(pending, DgcPending) and pending.used is not None
@@ -132,11 +148,3 @@ class DgcMemory(Memory):
 
     def residual(self, name: str) -> Tensor | None:
         return self.state.get(name, {}).get("v")
-
-
-def _mask(compressor: Compressor, m: Tensor, payload: Payload, ctx: Any) -> None:
-    mask = getattr(compressor, "mask_", None)
-    if mask is not None:
-        mask(m, payload, ctx)
-    else:
-        m.masked_fill_(compressor.decompress(payload, ctx).view_as(m) != 0, 0.0)

@@ -15,8 +15,10 @@ from .pointer import address, native_dtype, part_address, source, threads
 
 __all__ = [
     "decode_indices",
+    "dgc_commit_",
     "dgc_correct_",
     "dgc_encode",
+    "dgc_step_",
     "eden_add",
     "eden_encode",
     "encode_indices",
@@ -98,13 +100,60 @@ def dgc_encode(
     if wide is None:
         return reference.dgc_encode(x, g, beta, gamma, ef, k, sampling, values, index, count)
     n = x.numel()
-    s = sampling
-    last = s.start + (s.samples - 1) * s.stride
-    if s.samples < n and not (0 < s.rank <= s.samples and s.start >= 0 and s.stride >= 0 and last < n):
-        raise ValueError(f"{sampling} does not sample {n} elements")
     at = source(x, g, n)
-    out = _sized(values, index, n, k)
-    count.fill_(_native.dgc_encode(wide, *at, n, beta, gamma, ef, k, *sampling, *out, threads()))
+    out = (*_sized(values, index, n, k), address(count, torch.int32, 1))
+    _check_sampling(sampling, n)
+    _native.dgc_encode(wide, *at, n, beta, gamma, ef, k, *sampling, *out, threads())
+
+
+def _check_sampling(sampling: reference.Sampling, n: int) -> None:
+    rank, samples, start, stride = sampling[:4]
+    if samples < n and not (
+        0 < rank <= samples and start >= 0 and stride >= 0 and start + (samples - 1) * stride < n
+    ):
+        raise ValueError(f"{sampling} does not sample {n} elements")
+
+
+def dgc_step_(
+    m: Tensor,
+    v: Tensor,
+    g: Tensor,
+    mu: float,
+    nesterov: bool,
+    scale: float,
+    k: int,
+    sampling: reference.Sampling,
+    values: Tensor,
+    index: Tensor,
+    count: Tensor,
+) -> bool:
+    """Momentum correction, selection and the check for NaN and infinity (False where `g` holds one) in one pass."""
+    wide = native_dtype(v)
+    if wide is None:
+        return reference.dgc_step_(m, v, g, mu, nesterov, scale, k, sampling, values, index, count)
+    n, dtype = v.numel(), v.dtype
+    at = address(m, dtype, n), address(v, dtype, n), address(g, dtype, n)
+    out = (*_sized(values, index, n, k), address(count, torch.int32, 1))
+    _check_sampling(sampling, n)
+    return _native.dgc_step(wide, *at, mu, nesterov, scale, n, k, *sampling, *out, threads())
+
+
+def dgc_commit_(v: Tensor, m: Tensor | None, values: Tensor, index: Tensor, count: int) -> None:
+    """Take what was sent out of `v`, and zero its momentum unless `m` is None; one decoding of the indices."""
+    wide = native_dtype(v)
+    if wide is None:
+        return reference.dgc_commit_(v, m, values, index, count)
+    d, k = v.numel(), values.numel()
+    code, data = _announced(values, index, d, k, count)
+    at = address(v, v.dtype, d), 0 if m is None else address(m, v.dtype, d)
+    _check(_native.dgc_commit(wide, *at, d, data, _KIND[values.dtype], k, count, code, threads()))
+
+
+def _announced(values: Tensor, index: Tensor, d: int, k: int, count: int) -> tuple[int, int]:
+    """Addresses of a payload's indices and values, once their number makes sense."""
+    if not 0 <= count <= k <= d or values.dtype not in _KIND:
+        raise broken(f"{count} of {k} values of {values.dtype} for {d} elements are announced")
+    return part_address(index, torch.uint8, index_bytes(d, k)), part_address(values, values.dtype, k)
 
 
 def sparse_add(
@@ -116,10 +165,7 @@ def sparse_add(
         return reference.sparse_add(out, values, index, alpha, count)
     d, k = out.numel(), values.numel()
     count = k if count is None else count
-    if not 0 <= count <= k <= d or values.dtype not in _KIND:
-        raise broken(f"{count} of {k} values of {values.dtype} for {d} elements are announced")
-    code = part_address(index, torch.uint8, index_bytes(d, k))
-    data = part_address(values, values.dtype, k)
+    code, data = _announced(values, index, d, k, count)
     target = address(out, out.dtype, d)
     _check(_native.sparse_add(wide, target, d, data, _KIND[values.dtype], k, count, code, alpha, threads()))
 

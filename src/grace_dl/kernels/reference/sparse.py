@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..check import broken
+from .basic import all_finite
 from .bits import pack
 from .indices import decode_indices, encode_indices, flags, index_bytes
 from .randomness import draws
@@ -22,8 +23,10 @@ __all__ = [
     "Sampling",
     "adaq_add",
     "adaq_encode",
+    "dgc_commit_",
     "dgc_correct_",
     "dgc_encode",
+    "dgc_step_",
     "dgc_undo_",
     "narrow_values",
     "randomk_add",
@@ -238,6 +241,42 @@ def dgc_undo_(m: Tensor, v: Tensor, g: Tensor, mu: float, nesterov: bool, scale:
         m.sub_(g).div_(mu)
 
 
+def dgc_step_(
+    m: Tensor,
+    v: Tensor,
+    g: Tensor,
+    mu: float,
+    nesterov: bool,
+    scale: float,
+    k: int,
+    sampling: Sampling,
+    values: Tensor,
+    index: Tensor,
+    count: Tensor,
+) -> bool:
+    """`dgc_correct_`, and `dgc_encode` of the new `v`, which stays whole until `dgc_commit_`.
+
+    False if `g` is not finite: `m` and `v` are then what they were, to rounding, and the payload is of no use.
+    """
+    if not all_finite(g):
+        return False
+    m, v, g = m.view(-1), v.view(-1), g.view(-1)
+    dgc_correct_(m, v, g, mu, nesterov, scale)
+    try:
+        dgc_encode(v, None, 1.0, 1.0, False, k, sampling, values, index, count)
+    except BaseException:
+        dgc_undo_(m, v, g, mu, nesterov, scale)
+        raise
+    return True
+
+
+def dgc_commit_(v: Tensor, m: Tensor | None, values: Tensor, index: Tensor, count: int) -> None:
+    """Take what was sent out of `v`, and zero its momentum (masking, Lin 2018, section 3.2) unless `m` is None."""
+    sparse_add(v.view(-1), values, index, -1.0, count)
+    if m is not None:
+        sparse_zero_(m.view(-1), index, values.numel(), count)
+
+
 def square_sum(x: Tensor) -> float:
     """The sum of squares in float64, the same bits on every backend."""
     return tree_sum(x.double() * x.double())
@@ -273,7 +312,7 @@ def adaq_encode(
         chosen = members[largest(keys[members], share(ratio, members.numel()))]
         sides.append(chosen)
         counts[side] = chosen.numel()
-        means[side] = tree_sum(v[chosen]) / chosen.numel() if chosen.numel() else 0.0
+        means[side] = tree_sum(v[chosen].double()) / chosen.numel() if chosen.numel() else 0.0
     merged, order = torch.cat(sides).sort()
     negative = order >= sides[0].numel()
     encode_indices(merged, v.numel(), slots, index)

@@ -1,0 +1,256 @@
+// Deep gradient compression: momentum correction and selection above a sampled threshold, in one pass where it pays.
+#include <cmath>
+
+#include "parallel.hpp"
+#include "picker.hpp"
+#include "random.hpp"
+#include "sparse.hpp"
+#include "topk.hpp"
+
+namespace grace {
+namespace GRACE_ISA {
+namespace {
+
+// m = mu m + g, v = v + m, with g scaled (Lin 2018, equations 4 and 5).
+template <class T>
+struct Correction {
+    T *m, *v;
+    const T* g;
+    T mu, scale;
+    bool nesterov;
+
+    void apply(size_t begin, size_t end) const {
+        T *__restrict momentum = m, *__restrict sum = v;
+        const T* __restrict grad = g;
+        if (nesterov)
+            for (size_t i = begin; i < end; ++i) {
+                const T one = grad[i] * scale, now = (momentum[i] + one) * mu;
+                momentum[i] = now;
+                sum[i] = (sum[i] + now) + one;
+            }
+        else
+            for (size_t i = begin; i < end; ++i) {
+                const T now = momentum[i] * mu + grad[i] * scale;
+                momentum[i] = now;
+                sum[i] += now;
+            }
+    }
+
+    // v[i] as it will be.
+    T ahead_of(size_t i) const {
+        const T one = g[i] * scale;
+        if (nesterov) return (v[i] + (m[i] + one) * mu) + one;
+        return v[i] + (m[i] * mu + one);
+    }
+
+    // Take `apply` back, to rounding.
+    void undo(size_t begin, size_t end) const {
+        for (size_t i = begin; i < end; ++i) {
+            const T one = g[i] * scale;
+            v[i] -= m[i];
+            if (nesterov) v[i] -= one;
+            if (mu == T(0)) m[i] = T(0);
+            else m[i] = nesterov ? m[i] / mu - one : (m[i] - one) / mu;
+        }
+    }
+
+    bool finite(size_t begin, size_t end) const {
+        constexpr auto infinity = typename Bits<T>::type(sizeof(T) == 4 ? 0x7f800000 : 0x7ff0000000000000);
+        typename Bits<T>::type bad = 0;
+        for (size_t i = begin; i < end; ++i) bad |= key(g[i]) >= infinity;
+        return !bad;
+    }
+};
+
+// Adapt the threshold and emit (reference/sparse.py, _sampled); `collected` says whether the picker holds candidates.
+template <class T>
+size_t select(Picker<T>& picker, bool collected, typename Bits<T>::type first, typename Bits<T>::type floor_first, size_t k,
+              const Sampling& p, const Values& values, uint8_t* index) {
+    using B = typename Bits<T>::type;
+    T threshold = cast_bits<T>(first);
+    size_t total = picker.met();
+    bool enough = false;
+    auto hits = [&](T limit) {
+        const B floor = key(limit) - 1;
+        // Candidates that number k or more hold the k largest, and how many more there are makes no difference.
+        enough = collected && p.resample && picker.stored() && total >= k && floor < picker.floor();
+        if (enough) return total;
+        if (!collected || (picker.stored() ? floor < picker.floor() : floor != picker.floor())) {
+            // A little lower than asked for: should the threshold have to come down, all is at hand.
+            const B low = key(T(limit * T(p.lower))), lower = low > floor_first ? low : floor_first;
+            total = picker.collect(lower <= floor ? lower - 1 : floor, 2 * k + 4096);
+            if (!picker.stored()) total = picker.collect(floor, 2 * k + 4096);
+            collected = true;
+        }
+        return picker.stored() ? picker.count(floor) : total;
+    };
+    for (int i = 0; i < p.iterations; ++i) {
+        const double found = double(hits(threshold));
+        if (found < p.lower * double(k)) threshold = threshold * T(p.lower);
+        else if (found > p.upper * double(k) && !p.resample) threshold = threshold * T(p.upper);
+        else break;
+    }
+    const size_t found = hits(threshold);
+    if (found > k || enough) {
+        picker.emit(picker.stored() ? picker.cut_collected(k) : picker.cut_all(k), k, values, index);
+        return k;
+    }
+    picker.emit(Cut<B>{key(threshold), found, found, true}, k, values, index);
+    return found;
+}
+
+template <class T>
+typename Bits<T>::type* sample(Picker<T>& picker, size_t d, const Sampling& p) {
+    if (p.stride) return picker.sample(p.samples, [=](size_t j) { return p.start + j * p.stride; });
+    return picker.sample(p.samples, [=](size_t j) { return size_t(std::uint64_t(draw(p.word, j)) * d >> 32); });
+}
+
+template <class T>
+size_t encode(const Source<T>& s, size_t k, const Sampling& p, const Values& values, uint8_t* index, int threads) {
+    using B = typename Bits<T>::type;
+    if (p.samples >= s.n) {
+        topk_encode_(s, k, values, index, threads);
+        return k;
+    }
+    Picker<T> picker(s, threads);
+    B* keys = sample(picker, s.n, p);
+    B floor = 0;
+    size_t ties;
+    const size_t rank = size_t(p.rank) + 3 * size_t(std::sqrt(double(p.rank))) + 2;
+    if (p.samples >= 512 && rank < p.samples) {
+        B* copy = keys + p.samples;
+        std::memcpy(copy, keys, p.samples * sizeof(B));
+        floor = nth(copy, p.samples, rank, ties);
+    }
+    return select(picker, false, nth(keys, p.samples, p.rank, ties), floor, k, p, values, index);
+}
+
+// A magnitude that a few more than k elements of the corrected v are likely to reach.
+template <class T>
+typename Bits<T>::type guess(const Correction<T>& c, size_t d, size_t k, size_t& room_for) {
+    using B = typename Bits<T>::type;
+    size_t samples = d / 512 < 2048 ? 2048 : d / 512;
+    if (samples > 16384) samples = 16384;
+    const size_t stride = d / samples;
+    const double expected = double(samples) * double(k) / double(d);
+    size_t rank = size_t(expected + 3 * std::sqrt(expected)) + 5, ties;
+    if (rank > samples) rank = samples;
+    static thread_local Room room;
+    B* keys = room.get<B>(samples);
+    // A place drawn in each stretch, so that no period of the tensor meets the sample's.
+    for (size_t j = 0; j < samples; ++j)
+        keys[j] = key(c.ahead_of(j * stride + size_t((std::uint64_t(draw(0x5eed, j)) * stride) >> 32)));
+    room_for = 2 * rank * stride + 4096;
+    return nth(keys, samples, rank, ties);
+}
+
+// What the pass over all elements left for the selection.
+template <class T>
+struct Pass {
+    bool finite, few;
+    typename Bits<T>::type* keys;  // of the threshold's sample, those above the floor
+    size_t kept;
+};
+
+// Check g, correct, and collect candidates and the threshold's sample while all is in the cache.
+template <class T>
+Pass<T> correct(const Correction<T>& c, Picker<T>& picker, size_t d, size_t k, const Sampling& p, int threads) {
+    using B = typename Bits<T>::type;
+    static thread_local Room rooms[2];
+    const Chunks& chunks = picker.chunks();
+    // Where many are sent, candidates would be many, too: the selection goes its own way then.
+    Pass<T> pass{true, k <= d / 16, nullptr, 0};
+    size_t room_for = 0;
+    const B floor = pass.few ? B(guess(c, d, k, room_for) - 1) : Bits<T>::magnitude;
+    const size_t stride = size_t(p.stride), start = size_t(p.start);
+    const bool sampled = pass.few && stride && p.samples < d;
+    const size_t of_chunk = sampled ? chunks.length / stride + 1 : 0;
+    B* keys = pass.keys = rooms[0].template get<B>(of_chunk * chunks.count);
+    size_t *kept = rooms[1].template get<size_t>(2 * chunks.count), *done = kept + chunks.count;
+    for (size_t q = 0; q < chunks.count; ++q) kept[q] = 0, done[q] = chunks.begin(q);
+    bool bad = false;
+    picker.collect_making(floor, room_for, [&](size_t q, size_t i, size_t n) -> const T* {
+        if (__atomic_load_n(&bad, __ATOMIC_RELAXED)) return nullptr;
+        if (!c.finite(i, i + n)) {
+            __atomic_store_n(&bad, true, __ATOMIC_RELAXED);
+            return nullptr;
+        }
+        c.apply(i, i + n);
+        done[q] = i + n;
+        if (sampled) {
+            B* out = keys + q * of_chunk;
+            size_t at = kept[q], s = start + (i > start ? (i - start + stride - 1) / stride * stride : 0);
+            for (; s < i + n; s += stride) {
+                out[at] = key(c.v[s]);
+                at += out[at] > floor;
+            }
+            kept[q] = at;
+        }
+        return c.v + i;
+    });
+    if (bad) {
+        each(chunks.count, threads, [&](size_t q) { c.undo(chunks.begin(q), done[q]); });
+        pass.finite = false;
+    }
+    for (size_t q = 0; q < chunks.count; ++q) {
+        std::memmove(keys + pass.kept, keys + q * of_chunk, kept[q] * sizeof(B));
+        pass.kept += kept[q];
+    }
+    return pass;
+}
+
+template <class T>
+size_t after(const Pass<T>& pass, Picker<T>& picker, const Source<T>& s, size_t k, const Sampling& p, const Values& values,
+             uint8_t* index, int threads) {
+    if (p.samples >= s.n && pass.few && picker.stored() && picker.met() >= k) {
+        picker.emit(picker.cut_collected(k), k, values, index);
+        return k;
+    }
+    if (p.samples >= s.n || !pass.few) return encode(s, k, p, values, index, threads);
+    size_t ties;
+    const auto first = pass.kept >= p.rank ? nth(pass.keys, pass.kept, p.rank, ties)
+                                           : nth(sample(picker, s.n, p), p.samples, p.rank, ties);
+    return select(picker, true, first, typename Bits<T>::type(0), k, p, values, index);
+}
+
+// Correct, then select from v without changing it; returns how many, or `not_finite` with m and v as they were, to
+// rounding.
+template <class T>
+size_t step(const Correction<T>& c, size_t d, size_t k, const Sampling& p, const Values& values, uint8_t* index,
+            int threads) {
+    const Source<T> s{c.v, nullptr, T(1), T(1), d, false};
+    const bool cached = d < serial_below;  // all of it stays in the cache, where passes cost little
+    Picker<T> picker(s, threads);
+    Pass<T> pass{true, false, nullptr, 0};
+    if (!cached) pass = correct(c, picker, d, k, p, threads);
+    else if ((pass.finite = c.finite(0, d))) c.apply(0, d);
+    if (!pass.finite) return not_finite;
+    try {
+        return after(pass, picker, s, k, p, values, index, threads);
+    } catch (...) {  // no memory
+        c.undo(0, d);
+        throw;
+    }
+}
+
+}  // namespace
+
+#define GRACE_DEFINE(T)                                                                                               \
+    std::uint64_t dgc_encode(const Source<T>& s, std::uint64_t k, const Sampling& sampling, void* values, Kind kind,  \
+                             std::uint8_t* index, int threads) {                                                      \
+        return encode(s, size_t(k), sampling, Values{values, kind}, index, threads);                                  \
+    }                                                                                                                 \
+    std::uint64_t dgc_step(T* m, T* v, const T* g, T mu, bool nesterov, T scale, std::size_t n, std::uint64_t k,      \
+                           const Sampling& sampling, void* values, Kind kind, std::uint8_t* index, int threads) {     \
+        return step(Correction<T>{m, v, g, mu, scale, nesterov}, n, size_t(k), sampling, Values{values, kind}, index, \
+                    threads);                                                                                         \
+    }                                                                                                                 \
+    void dgc_correct(T* m, T* v, const T* g, T mu, bool nesterov, T scale, std::size_t n, int threads) {              \
+        const Correction<T> c{m, v, g, mu, scale, nesterov};                                                          \
+        parallel(n, grain, threads, [=](std::size_t begin, std::size_t end) { c.apply(begin, end); });                \
+    }
+GRACE_DEFINE(float)
+GRACE_DEFINE(double)
+
+}  // namespace GRACE_ISA
+}  // namespace grace
