@@ -46,4 +46,18 @@ void bind_research(nb::module_& m) {
                               at<const int16_t>(medium), mediums, at<const T>(raw), raws, T(bound), T(alpha), threads);
         });
     });
+    m.def("sketch_encode", [](FROM, int bits, address codes, address means, int threads) {
+        typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            GRACE_CALL(sketch_encode, SOURCE(T), bits, at<uint8_t>(codes), at<T>(means), threads);
+        });
+    });
+    m.def("sketch_add", [](bool wide, address out, size_t n, address codes, address means, int bits, double alpha,
+                           int threads) {
+        return typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            return GRACE_CALL(sketch_add, at<T>(out), n, at<const uint8_t>(codes), at<const T>(means), bits, T(alpha),
+                              threads);
+        });
+    });
 }

@@ -22,7 +22,10 @@ constexpr std::size_t inceptionn_piece = 32768;
                   std::uint8_t* small, std::int16_t* medium, T* raw, int threads)                                     \
     GRACE_DECLARE(int, inceptionn_add, T* out, std::size_t n, const std::uint8_t* tags, const std::uint8_t* small,    \
                   std::uint64_t smalls, const std::int16_t* medium, std::uint64_t mediums, const T* raw,              \
-                  std::uint64_t raws, T bound, T alpha, int threads)
+                  std::uint64_t raws, T bound, T alpha, int threads)                                                  \
+    GRACE_DECLARE(void, sketch_encode, const Source<T>& s, int bits, std::uint8_t* codes, T* means, int threads)      \
+    GRACE_DECLARE(int, sketch_add, T* out, std::size_t n, const std::uint8_t* codes, const T* means, int bits,        \
+                  T alpha, int threads)
 
 GRACE_DECLARE_RESEARCH(float)
 GRACE_DECLARE_RESEARCH(double)

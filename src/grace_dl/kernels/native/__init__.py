@@ -12,6 +12,7 @@ from .cast import *
 from .inceptionn import *
 from .lowrank import *
 from .signs import *
+from .sketch import *
 from .sparse import *
 from .tables import *
 from .ternary import *

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ..check import broken, payload_part
 from .bits import pack, packed_bytes
 from .indices import flags
+from .reduce import BLOCK as FAN
+from .reduce import halve
 from .sparse import formed
 
 __all__ = ["sketch_add", "sketch_encode"]
 
 SAMPLE = 4096
 """Elements looked at to place the boundaries."""
+
+BLOCK = 8192
+"""Elements whose sums are taken in integers, before blocks are added up in floating point."""
+
+PRECISION = 35
+"""Bits of a number that enter the mean of its bucket, counted from the largest number that the bucket may hold."""
+
+EXPONENTS = (-988, 1024)
+"""Powers of two that mark how large a bucket's numbers are; 2^(35 - e) is finite for them."""
 
 
 def sketch_encode(
@@ -24,25 +36,52 @@ def sketch_encode(
     d, quantiles = v.numel(), 1 << bits
     sample = v[:: max(1, d // SAMPLE)].sort().values
     places = torch.arange(1, quantiles, device=v.device) * sample.numel() // quantiles
-    code = torch.bucketize(v, sample[places], right=True)
-    means.copy_(_means(v, code, quantiles))
+    boundaries = sample[places]
+    code = torch.bucketize(v, boundaries, right=True)
+    means.copy_(_means(v, code, boundaries.double()))
     codes.copy_(pack(code, bits))
     if ef:
         v -= means[code]
 
 
-def _means(v: Tensor, code: Tensor, quantiles: int) -> Tensor:
-    """The mean of each bucket. Sums are taken in integers, which add up alike in any order and on any device."""
-    peak = v.abs().max().double()
-    if not bool(peak.isfinite()):
+def _means(v: Tensor, code: Tensor, boundaries: Tensor) -> Tensor:
+    """The mean of each bucket. Within a block sums are of integers, which add up alike in any order and on any device."""
+    d, quantiles = v.numel(), boundaries.numel() + 1
+    if not bool(v.isfinite().all()):
         return torch.full((quantiles,), float("nan"), dtype=torch.float64, device=v.device)
-    exponent = int(torch.frexp(peak).exponent)
-    shift = min(61 - v.numel().bit_length() - exponent, 1000)
-    # Two factors, because 2^shift alone may exceed float64's range though the product does not.
-    fixed = torch.round(v.double() * 2.0 ** (shift // 2) * 2.0 ** (shift - shift // 2)).to(torch.int64)
-    sums = torch.zeros(quantiles, dtype=torch.int64, device=v.device).scatter_add_(0, code, fixed)
-    sizes = torch.bincount(code, minlength=quantiles)
-    return sums.double() / sizes.clamp(min=1) * 2.0 ** -(shift // 2) * 2.0 ** -(shift - shift // 2)
+    rows = pad(v.double(), (0, -d % BLOCK)).view(-1, BLOCK)
+    exponents = _exponents(rows, boundaries)
+    place = torch.arange(d, device=v.device) // BLOCK * quantiles + code
+    fixed = torch.round(v.double() * _power(PRECISION - exponents).view(-1)[place]).to(torch.int64)
+    sums = torch.zeros(exponents.numel(), dtype=torch.int64, device=v.device).scatter_add_(0, place, fixed)
+    # So many powers of two lower, the sum over all blocks stays in range.
+    spare = d.bit_length()
+    y = (sums.view_as(exponents).double() * _power(exponents - PRECISION - spare)).t()
+    while True:
+        y = halve(pad(y, (0, -y.shape[1] % FAN)).view(quantiles, -1, FAN))
+        if y.shape[1] == 1:
+            break
+    sizes = torch.bincount(code, minlength=quantiles).clamp(min=1)
+    most = torch.finfo(v.dtype).max
+    return (y.view(-1) / sizes * 2.0**spare).clamp(-most, most)
+
+
+def _exponents(rows: Tensor, boundaries: Tensor) -> Tensor:
+    """For each block and bucket an e so that the bucket's elements there are at most 2^e in magnitude.
+
+    Between two boundaries these tell; the outermost buckets reach as far as the block does on their side of zero.
+    """
+    top, bottom = rows.amax(1).clamp(min=0), rows.amin(1).clamp(max=0).neg()
+    both = torch.maximum(top, bottom)
+    first = bottom if float(boundaries[0]) <= 0 else both
+    last = top if float(boundaries[-1]) >= 0 else both
+    inner = torch.maximum(boundaries[:-1].abs(), boundaries[1:].abs()).expand(rows.shape[0], -1)
+    limits = torch.cat([first[:, None], inner, last[:, None]], 1)
+    return torch.frexp(limits).exponent.clamp(*EXPONENTS)
+
+
+def _power(exponents: Tensor) -> Tensor:
+    return torch.ldexp(torch.ones_like(exponents, dtype=torch.float64), exponents)
 
 
 def sketch_add(out: Tensor, codes: Tensor, means: Tensor, bits: int, alpha: float = 1.0) -> None:
