@@ -60,4 +60,20 @@ void bind_research(nb::module_& m) {
                               threads);
         });
     });
+    m.def("adaq_encode", [](FROM, double ratio, uint64_t slots, address means, address counts, address index,
+                            address signs, int threads) {
+        typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            GRACE_CALL(adaq_encode, SOURCE(T), ratio, slots, at<T>(means), at<std::int32_t>(counts), at<uint8_t>(index),
+                       at<uint8_t>(signs), threads);
+        });
+    });
+    m.def("adaq_add", [](bool wide, address out, uint64_t d, uint64_t slots, uint64_t positive, uint64_t negative,
+                         address means, address index, address signs, double alpha, int threads) {
+        return typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            return GRACE_CALL(adaq_add, at<T>(out), d, slots, positive, negative, at<const T>(means),
+                              at<const uint8_t>(index), at<const uint8_t>(signs), T(alpha), threads);
+        });
+    });
 }

@@ -25,6 +25,11 @@ constexpr std::size_t inceptionn_piece = 32768;
                   std::uint64_t raws, T bound, T alpha, int threads)                                                  \
     GRACE_DECLARE(void, sketch_encode, const Source<T>& s, int bits, std::uint8_t* codes, T* means, int threads)      \
     GRACE_DECLARE(int, sketch_add, T* out, std::size_t n, const std::uint8_t* codes, const T* means, int bits,        \
+                  T alpha, int threads)                                                                               \
+    GRACE_DECLARE(void, adaq_encode, const Source<T>& s, double ratio, std::uint64_t slots, T* means,                 \
+                  std::int32_t* counts, std::uint8_t* index, std::uint8_t* signs, int threads)                        \
+    GRACE_DECLARE(int, adaq_add, T* out, std::uint64_t d, std::uint64_t slots, std::uint64_t positive,                \
+                  std::uint64_t negative, const T* means, const std::uint8_t* index, const std::uint8_t* signs,       \
                   T alpha, int threads)
 
 GRACE_DECLARE_RESEARCH(float)

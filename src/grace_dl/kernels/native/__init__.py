@@ -6,6 +6,7 @@ What is not compiled, or not for a given dtype or device, is served by the refer
 from __future__ import annotations
 
 from ..reference import *
+from .adaq import *
 from .basic import *
 from .blocks import *
 from .cast import *

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .adaq import *
 from .basic import *
 from .bits import *
 from .blocks import *

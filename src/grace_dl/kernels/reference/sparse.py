@@ -1,4 +1,4 @@
-"""Selecting elements and adding them back: top-k, threshold, random-k, DGC, AdaQ; plain torch, the oracle.
+"""Selecting elements and adding them back: top-k, threshold, random-k, DGC; plain torch, the oracle.
 
 Magnitudes are compared as the integers their bits are: the order is the same as of the floats, ties are exact,
 and a NaN sorts above all else instead of disappearing.
@@ -6,7 +6,6 @@ and a NaN sorts above all else instead of disappearing.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -14,15 +13,12 @@ from torch import Tensor
 
 from ..check import broken
 from .basic import all_finite
-from .bits import pack
-from .indices import decode_indices, encode_indices, flags, index_bytes
+from .indices import decode_indices, encode_indices, index_bytes
 from .randomness import draws
 from .reduce import tree_sum
 
 __all__ = [
     "Sampling",
-    "adaq_add",
-    "adaq_encode",
     "dgc_commit_",
     "dgc_correct_",
     "dgc_encode",
@@ -280,60 +276,3 @@ def dgc_commit_(v: Tensor, m: Tensor | None, values: Tensor, index: Tensor, coun
 def square_sum(x: Tensor) -> float:
     """The sum of squares in float64, the same bits on every backend."""
     return tree_sum(x.double() * x.double())
-
-
-# AdaQ -------------------------------------------------------------------------------------------------
-
-
-def share(ratio: float, n: int) -> int:
-    """ratio * n rounded half up, at least 1 of any."""
-    return max(1, math.floor(ratio * n + 0.5)) if n else 0
-
-
-def adaq_encode(
-    x: Tensor,
-    g: Tensor | None,
-    beta: float,
-    gamma: float,
-    ef: bool,
-    ratio: float,
-    slots: int,
-    means: Tensor,
-    counts: Tensor,
-    index: Tensor,
-    signs: Tensor,
-) -> None:
-    """The largest share of the positive and of the negative elements, each as its mean (Dryden 2016, section 3)."""
-    v = formed(x, g, beta, gamma, ef)
-    keys = magnitudes(v)
-    sides = []
-    for side, of_side in enumerate((v > 0, v < 0)):
-        members = of_side.nonzero().view(-1)
-        chosen = members[largest(keys[members], share(ratio, members.numel()))]
-        sides.append(chosen)
-        counts[side] = chosen.numel()
-        means[side] = tree_sum(v[chosen].double()) / chosen.numel() if chosen.numel() else 0.0
-    merged, order = torch.cat(sides).sort()
-    negative = order >= sides[0].numel()
-    encode_indices(merged, v.numel(), slots, index)
-    signs.zero_()
-    signs[: (merged.numel() + 7) // 8] = pack(negative, 1)
-    if ef:
-        v[merged] -= means[negative.to(torch.int64)]
-
-
-def adaq_add(
-    out: Tensor, means: Tensor, counts: Tensor, index: Tensor, signs: Tensor, slots: int, alpha: float = 1.0
-) -> None:
-    """`out += alpha * decoded`, once counts, means, signs and indices are found to agree."""
-    positive, negative = (int(n) for n in counts.tolist())
-    if min(positive, negative) < 0 or positive + negative > slots:
-        raise broken(f"{positive} and {negative} elements are announced where {slots} have room")
-    if not bool(means.isfinite().all()):
-        raise broken(f"the means {means.tolist()} are not finite")
-    side = flags(signs, 1, slots)
-    if int(side.sum()) != negative or bool(side[positive + negative :].any()):
-        raise broken(f"the signs do not mark the {negative} announced negative elements")
-    side = side[: positive + negative]
-    chosen = decode_indices(index, out.numel(), slots, positive + negative)
-    out[chosen] += means[side].to(out.dtype) * alpha

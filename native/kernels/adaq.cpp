@@ -1,0 +1,560 @@
+// AdaQ (Dryden 2016): the largest share of the positive and of the negative elements, each sent as its mean.
+//
+// As in picker.hpp, a sample brackets the smallest magnitude that goes, here one of each side; one pass forms v and
+// collects what is inside the brackets, which gives the exact cuts; where the sample misleads, histograms narrow the
+// brackets. A second pass writes indices and signs and sums, a third takes the means out of v.
+#include <cmath>
+
+#include "indices.hpp"
+#include "keys.hpp"
+#include "random.hpp"
+#include "reduce.hpp"
+#include "research.hpp"
+#include "sparse.hpp"
+#include "workspace.hpp"
+
+namespace grace {
+namespace GRACE_ISA {
+namespace {
+
+using std::int64_t;
+
+constexpr size_t word = 64;
+
+inline Room& room(int slot) {
+    static thread_local Room rooms[6];
+    return rooms[slot];
+}
+
+// A number for the positive and one for the negative elements.
+template <class N>
+struct Both {
+    N side[2];
+    N& operator[](int s) { return side[s]; }
+    const N& operator[](int s) const { return side[s]; }
+};
+
+// Which of 16 elements have a key above the limit of their side, and which are negative.
+inline std::uint32_t above16(const float* v, const Both<std::int32_t>& limit) {
+#if defined(__AVX2__)
+    const __m256 up = _mm256_castsi256_ps(_mm256_set1_epi32(limit[0])), down = _mm256_castsi256_ps(_mm256_set1_epi32(limit[1]));
+    const __m256i mask = _mm256_set1_epi32(0x7fffffff);
+    std::uint32_t bits = 0;
+    for (int q = 0; q < 2; ++q) {
+        const __m256 a = _mm256_loadu_ps(v + 8 * q);
+        const __m256i least = _mm256_castps_si256(_mm256_blendv_ps(up, down, a));
+        const __m256i more = _mm256_cmpgt_epi32(_mm256_and_si256(_mm256_castps_si256(a), mask), least);
+        bits |= std::uint32_t(_mm256_movemask_ps(_mm256_castsi256_ps(more))) << (8 * q);
+    }
+    return bits;
+#elif defined(__SSE2__)
+    const __m128i up = _mm_set1_epi32(limit[0]), change = _mm_set1_epi32(limit[0] ^ limit[1]), mask = _mm_set1_epi32(0x7fffffff);
+    std::uint32_t bits = 0;
+    for (int q = 0; q < 4; ++q) {
+        const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(v + 4 * q));
+        const __m128i least = _mm_xor_si128(up, _mm_and_si128(change, _mm_srai_epi32(a, 31)));
+        const __m128i more = _mm_cmpgt_epi32(_mm_and_si128(a, mask), least);
+        bits |= std::uint32_t(_mm_movemask_ps(_mm_castsi128_ps(more))) << (4 * q);
+    }
+    return bits;
+#else
+    std::uint32_t bits = 0;
+    for (int j = 0; j < 16; ++j) bits |= std::uint32_t(key(v[j]) > limit[cast_bits<std::int32_t>(v[j]) < 0]) << j;
+    return bits;
+#endif
+}
+
+inline std::uint32_t above16(const double* v, const Both<int64_t>& limit) {
+    std::uint32_t bits = 0;
+#if defined(__AVX2__)
+    const __m256d up = _mm256_castsi256_pd(_mm256_set1_epi64x(limit[0])), down = _mm256_castsi256_pd(_mm256_set1_epi64x(limit[1]));
+    const __m256i mask = _mm256_set1_epi64x(0x7fffffffffffffff);
+    for (int q = 0; q < 4; ++q) {
+        const __m256d a = _mm256_loadu_pd(v + 4 * q);
+        const __m256i least = _mm256_castpd_si256(_mm256_blendv_pd(up, down, a));
+        const __m256i more = _mm256_cmpgt_epi64(_mm256_and_si256(_mm256_castpd_si256(a), mask), least);
+        bits |= std::uint32_t(_mm256_movemask_pd(_mm256_castsi256_pd(more))) << (4 * q);
+    }
+#else
+    for (int j = 0; j < 16; ++j) bits |= std::uint32_t(key(v[j]) > limit[cast_bits<int64_t>(v[j]) < 0]) << j;
+#endif
+    return bits;
+}
+
+inline std::uint32_t negative16(const float* v) {
+    std::uint32_t bits = 0;
+#if defined(__SSE2__)
+    for (int q = 0; q < 4; ++q) bits |= std::uint32_t(_mm_movemask_ps(_mm_loadu_ps(v + 4 * q))) << (4 * q);
+#else
+    for (int j = 0; j < 16; ++j) bits |= std::uint32_t(cast_bits<std::int32_t>(v[j]) < 0) << j;
+#endif
+    return bits;
+}
+inline std::uint32_t negative16(const double* v) {
+    std::uint32_t bits = 0;
+#if defined(__SSE2__)
+    for (int q = 0; q < 8; ++q) bits |= std::uint32_t(_mm_movemask_pd(_mm_loadu_pd(v + 2 * q))) << (2 * q);
+#else
+    for (int j = 0; j < 16; ++j) bits |= std::uint32_t(cast_bits<int64_t>(v[j]) < 0) << j;
+#endif
+    return bits;
+}
+
+template <class T, class B>
+inline uint64_t above(const T* v, const Both<B>& limit) {
+    uint64_t bits = 0;
+    for (int q = 0; q < 4; ++q) bits |= uint64_t(above16(v + 16 * q, limit)) << (16 * q);
+    return bits;
+}
+template <class T>
+inline uint64_t negatives(const T* v) {
+    uint64_t bits = 0;
+    for (int q = 0; q < 4; ++q) bits |= uint64_t(negative16(v + 16 * q)) << (16 * q);
+    return bits;
+}
+inline size_t ones(uint64_t bits) { return size_t(__builtin_popcountll(bits)); }
+
+// What a pass found in a chunk: elements of a side, those above its bracket, those inside it; how many were stored.
+struct Found {
+    Both<size_t> members, over, inside;
+};
+
+template <class T>
+class Sides {
+public:
+    using B = typename Bits<T>::type;
+    static constexpr B top = Bits<T>::magnitude;
+
+    Sides(const Source<T>& source, double ratio, int threads)
+        : s_(source), ratio_(ratio), threads_(threads), chunks_(source.n, threads) {
+        found_ = room(0).get<Found>(2 * chunks_.count);
+    }
+
+    // Find the cuts: keys above `least_` go, and the first `ties_` of those equal to it.
+    void choose() {
+        Both<B> floor{{0, 0}}, ceiling{{top, top}};
+        size_t room_for = s_.n;
+        if (s_.n >= serial_below) room_for = bracket(floor, ceiling);
+        collect(floor, ceiling, room_for);
+        if (!settle()) {
+            narrow();
+            settle();
+        }
+    }
+
+    size_t count(int side) const { return k_[side]; }
+
+    void emit(size_t slots, uint8_t* index, uint8_t* signs, T* means) {
+        const IndexLayout layout(s_.n, slots);
+        const size_t sign_bytes = (slots + 7) / 8, tiles = (s_.n + tile - 1) / tile;
+        std::memset(index, 0, layout.bytes);
+        std::memset(signs, 0, sign_bytes);
+        divide();
+        double* sums = room(4).get<double>(2 * tiles);
+        each(chunks_.count, threads_, [=, &layout](size_t c) {
+            Both<size_t> quota = found_[c].inside;
+            size_t rank = starts_[c];
+            IndexWriter writer(layout, index, rank);
+            FieldWriter marks(signs, sign_bytes);
+            alignas(64) T buffer[tile], kept[tile];
+            for (size_t i = chunks_.begin(c), end = chunks_.end(c); i < end; i += tile) {
+                const size_t m = end - i < tile ? end - i : tile;
+                const T* v = padded(form(i, m, buffer), m, buffer);
+                mask(v, m, kept);
+                for (size_t j = 0; j < m; j += word) {
+                    const uint64_t below = negatives(v + j), equal = ties(v + j, below, quota);
+                    const uint64_t sent = above(v + j, least_) | equal;
+                    for (uint64_t bits = equal; bits; bits &= bits - 1) {
+                        const size_t at = j + size_t(__builtin_ctzll(bits));
+                        kept[at] = v[at];
+                    }
+                    uint64_t packed = 0;
+                    int n = 0;
+                    for (uint64_t bits = sent; bits; bits &= bits - 1) {
+                        const int at = __builtin_ctzll(bits);
+                        packed |= (below >> at & 1) << n++;
+                        if (!layout.bitmap) writer.put(i + j + size_t(at));
+                    }
+                    if (n) marks.put(rank, packed, n);
+                    rank += size_t(n);
+                    if (layout.bitmap)
+                        for (size_t b = 0; b < 8 && (i + j) / 8 + b < layout.bytes; ++b)
+                            index[(i + j) / 8 + b] = uint8_t(sent >> (8 * b));
+                }
+                const T* y = kept;
+                double* sum = sums + i / tile;
+                sum[0] = tree<tree_block>(m, [y](size_t l) { return double(y[l] < T(0) ? T(0) : y[l]); });
+                sum[tiles] = tree<tree_block>(m, [y](size_t l) { return double(y[l] < T(0) ? y[l] : T(0)); });
+            }
+            writer.finish(), marks.finish();
+        });
+        for (int side = 0; side < 2; ++side)
+            means[side] = T(tree_sum(sums + size_t(side) * tiles, tiles) / double(k_[side] ? k_[side] : 1));
+        if (!layout.bitmap) {
+            IndexWriter writer(layout, index, k_[0] + k_[1]);
+            for (size_t rank = k_[0] + k_[1]; rank < slots; ++rank) writer.put(s_.n - 1);
+            writer.finish();
+        }
+    }
+
+    // Take the means out of what was sent.
+    void subtract(const T* means) {
+        const Both<B> least = least_;
+        const T high = means[0], low = means[1];
+        each(chunks_.count, threads_, [=](size_t c) {
+            Both<size_t> quota = found_[c].inside;
+            alignas(64) T buffer[tile];
+            for (size_t i = chunks_.begin(c), end = chunks_.end(c); i < end; i += tile) {
+                const size_t m = end - i < tile ? end - i : tile;
+                T* __restrict x = s_.x + i;
+                if (quota[0] || quota[1]) {
+                    std::memcpy(buffer, x, m * sizeof(T));
+                    const T* v = padded(buffer, m, buffer);
+                    for (size_t j = 0; j < m; j += word)
+                        for (uint64_t bits = ties(v + j, negatives(v + j), quota); bits; bits &= bits - 1) {
+                            const size_t at = j + size_t(__builtin_ctzll(bits));
+                            x[at] = v[at] - (v[at] < T(0) ? low : high);
+                        }
+                    for (size_t j = 0; j < m; ++j)
+                        x[j] = key(v[j]) > (cast_bits<B>(v[j]) < 0 ? least[1] : least[0]) ? v[j] - (v[j] < T(0) ? low : high) : x[j];
+                    continue;
+                }
+                for (size_t j = 0; j < m; ++j) {
+                    const T v = x[j];
+                    const bool below = cast_bits<B>(v) < 0;
+                    const T mean = below ? low : high;
+                    x[j] = v - (key(v) > (below ? least[1] : least[0]) ? mean : T(0));
+                }
+            }
+        });
+    }
+
+private:
+    // v of a tile; under error feedback it is left in x, and read there from then on.
+    const T* form(size_t begin, size_t n, T* buffer) const {
+        T* x = s_.x + begin;
+        if (!s_.g) return x;
+        T* v = s_.ef ? x : buffer;
+        const T* g = s_.g + begin;
+        if (s_.beta == T(1) && s_.gamma == T(1))
+            for (size_t j = 0; j < n; ++j) v[j] = x[j] + g[j];
+        else
+            for (size_t j = 0; j < n; ++j) v[j] = s_.beta * x[j] + s_.gamma * g[j];
+        return v;
+    }
+
+    // The last tile filled up with zeros, which belong to neither side, so that words are whole.
+    static const T* padded(const T* v, size_t n, T* buffer) {
+        if (n == tile) return v;
+        if (v != buffer) std::memcpy(buffer, v, n * sizeof(T));
+        std::memset(buffer + n, 0, (tile - n) * sizeof(T));
+        return buffer;
+    }
+
+    void mask(const T* __restrict v, size_t n, T* __restrict kept) const {
+        const Both<B> least = least_;
+        for (size_t j = 0; j < n; ++j) {
+            const B bits = cast_bits<B>(v[j]);
+            kept[j] = (bits & top) > (bits < 0 ? least[1] : least[0]) ? v[j] : T(0);
+        }
+    }
+
+    // Elements equal to the cut that go, by lowest index.
+    uint64_t ties(const T* v, uint64_t below, Both<size_t>& quota) const {
+        if (!quota[0] && !quota[1]) return 0;
+        uint64_t go = 0;
+        const Both<B> under{{B(least_[0] - 1), B(least_[1] - 1)}};
+        for (uint64_t bits = above(v, under) & ~above(v, least_); bits; bits &= bits - 1) {
+            size_t& left = quota[int(below >> __builtin_ctzll(bits) & 1)];
+            if (!left) continue;
+            --left;
+            go |= bits & (0 - bits);
+        }
+        return go;
+    }
+
+    size_t share(size_t n) const {
+        const double rounded = std::floor(ratio_ * double(n) + 0.5);
+        return n == 0 ? 0 : rounded < 1 ? 1 : size_t(rounded);
+    }
+
+    // Brackets that the cuts lie in most probably, from a sample; returns how many elements to expect inside, generously.
+    size_t bracket(Both<B>& floor, Both<B>& ceiling) {
+        const size_t samples = s_.n / 8 < 32768 ? s_.n / 8 : 32768, stride = s_.n / samples;
+        B* keys = room(3).get<B>(3 * samples);
+        Both<size_t> n{{0, 0}};
+        for (size_t j = 0; j < samples; ++j) {
+            const size_t i = j * stride + size_t((uint64_t(draw(0x5eed, j)) * stride) >> 32);
+            const T v = s_.g ? T(s_.beta * s_.x[i]) + T(s_.gamma * s_.g[i]) : s_.x[i];
+            const int side = cast_bits<B>(v) < 0;
+            if (key(v)) keys[size_t(side) * samples + n[side]++] = key(v);
+        }
+        size_t expect = 0;
+        for (int side = 0; side < 2; ++side) {
+            const double middle = double(n[side]) * ratio_, slack = 4 * std::sqrt(middle * (1 - ratio_)) + 8;
+            const B* mine = keys + size_t(side) * samples;
+            B* copy = keys + 2 * samples;
+            size_t least = n[side], most = 0, unused;
+            if (middle + slack < double(n[side])) {
+                std::memcpy(copy, mine, n[side] * sizeof(B));
+                least = size_t(middle + slack);
+                floor[side] = nth(copy, n[side], least, unused) - 1;
+            }
+            if (middle - slack >= 1) {
+                std::memcpy(copy, mine, n[side] * sizeof(B));
+                most = size_t(middle - slack);
+                ceiling[side] = nth(copy, n[side], most, unused);
+            }
+            expect += (least - most) * stride;
+        }
+        return 2 * expect + 4096;
+    }
+
+    // Count both sides, and store the elements inside the brackets unless a chunk holds more than `room_for`.
+    void collect(const Both<B>& floor, const Both<B>& ceiling, size_t room_for) {
+        const size_t capacity = room_for < chunks_.length ? room_for : chunks_.length;
+        B* values = room(1).get<B>(capacity * chunks_.count);
+        each(chunks_.count, threads_, [=](size_t c) {
+            alignas(64) T buffer[tile];
+            B* out = values + c * capacity;
+            size_t n = 0;
+            Found found{{{0, 0}}, {{0, 0}}, {{0, 0}}};
+            const Both<B> zero{{0, 0}};
+            for (size_t i = chunks_.begin(c), end = chunks_.end(c); i < end; i += tile) {
+                const size_t m = end - i < tile ? end - i : tile;
+                const T* v = padded(form(i, m, buffer), m, buffer);
+                for (size_t j = 0; j < m; j += word) {
+                    const uint64_t below = negatives(v + j), some = above(v + j, zero), over = above(v + j, ceiling);
+                    const uint64_t inside = above(v + j, floor) & ~over;
+                    found.members[0] += ones(some & ~below), found.members[1] += ones(some & below);
+                    found.over[0] += ones(over & ~below), found.over[1] += ones(over & below);
+                    found.inside[0] += ones(inside & ~below), found.inside[1] += ones(inside & below);
+                    for (uint64_t bits = inside; bits && n < capacity; bits &= bits - 1)
+                        out[n++] = cast_bits<B>(v[j + size_t(__builtin_ctzll(bits))]);
+                }
+            }
+            found_[c] = found;
+        });
+        if (s_.ef) s_.g = nullptr;
+        floor_ = floor, ceiling_ = ceiling, values_ = values, capacity_ = capacity;
+        stored_ = true;
+        total_ = Found{{{0, 0}}, {{0, 0}}, {{0, 0}}};
+        for (size_t c = 0; c < chunks_.count; ++c) {
+            const Found& one = found_[c];
+            for (int side = 0; side < 2; ++side) {
+                total_.members[side] += one.members[side], total_.over[side] += one.over[side];
+                total_.inside[side] += one.inside[side];
+            }
+            stored_ &= one.inside[0] + one.inside[1] <= capacity;
+        }
+    }
+
+    // The cuts, if the brackets hold them.
+    bool settle() {
+        for (int side = 0; side < 2; ++side) {
+            const size_t k = k_[side] = share(total_.members[side]), over = total_.over[side];
+            ties_[side] = 0;
+            if (k == total_.members[side]) {
+                least_[side] = k ? 0 : top;
+            } else if (k <= over || k > over + total_.inside[side]) {
+                return false;
+            } else if (ceiling_[side] == floor_[side] + 1) {
+                least_[side] = ceiling_[side], ties_[side] = k - over;
+            } else if (!stored_) {
+                return false;
+            } else {
+                B* keys = room(3).get<B>(total_.inside[side]);
+                size_t n = 0;
+                for (size_t c = 0; c < chunks_.count; ++c)
+                    visit(c, [&](B bits) {
+                        if ((bits < 0) == (side == 1)) keys[n++] = bits & top;
+                    });
+                least_[side] = nth(keys, n, k - over, ties_[side]);
+            }
+        }
+        return true;
+    }
+
+    template <class F>
+    void visit(size_t c, F f) const {
+        const B* values = values_ + c * capacity_;
+        for (size_t i = 0, n = found_[c].inside[0] + found_[c].inside[1]; i < n; ++i) f(values[i]);
+    }
+
+    // Brackets that surely hold the cuts, digit by digit from histograms, until they are narrow enough to collect.
+    void narrow() {
+        Both<B> low{{0, 0}};
+        Both<size_t> rank, inside{{0, 0}};
+        for (int side = 0; side < 2; ++side) rank[side] = share(total_.members[side]);
+        std::uint32_t* tables = room(2).get<std::uint32_t>(2 * bins * chunks_.count);
+        int shift = int(sizeof(B)) * 8 - 1;
+        do {
+            const int width = shift < digit ? shift : digit, down = shift - width, up = shift;
+            const B mask = (B(1) << width) - 1;
+            const Both<B> prefix{{B(low[0] >> (up - 1) >> 1), B(low[1] >> (up - 1) >> 1)}};
+            each(chunks_.count, threads_, [=](size_t c) {
+                std::uint32_t* table = tables + 2 * bins * c;
+                std::memset(table, 0, 2 * bins * sizeof *table);
+                alignas(64) T buffer[tile];
+                for (size_t i = chunks_.begin(c), end = chunks_.end(c); i < end; i += tile) {
+                    const size_t m = end - i < tile ? end - i : tile;
+                    const T* v = form(i, m, buffer);
+                    for (size_t j = 0; j < m; ++j) {
+                        const B one = key(v[j]);
+                        const int side = cast_bits<B>(v[j]) < 0;
+                        // Two shifts, because the first level shifts by the full width of the type.
+                        table[size_t(side) * bins + size_t((one >> down) & mask)] +=
+                            one > 0 && (one >> (up - 1) >> 1) == prefix[side];
+                    }
+                }
+            });
+            for (size_t c = 1; c < chunks_.count; ++c)
+                for (size_t b = 0; b < 2 * bins; ++b) tables[b] += tables[2 * bins * c + b];
+            for (int side = 0; side < 2; ++side) {
+                if (!rank[side]) continue;
+                const std::uint32_t* table = tables + size_t(side) * bins;
+                B bin = mask;
+                while (table[bin] < rank[side]) rank[side] -= table[bin--];
+                low[side] |= bin << down;
+                inside[side] = table[bin];
+            }
+            shift = down;
+        } while (shift > 0 && inside[0] + inside[1] > s_.n / 16 + 4096);
+        const B span = (B(1) << shift) - 1;
+        Both<B> floor, ceiling;
+        for (int side = 0; side < 2; ++side) {
+            const bool any = total_.members[side] > 0;
+            floor[side] = any ? low[side] - 1 : top, ceiling[side] = any ? low[side] + span : top;
+        }
+        collect(floor, ceiling, shift > 0 ? inside[0] + inside[1] : 0);
+    }
+
+    // Where the chunks' elements begin among all that go, and in `inside` how many ties a chunk may send.
+    void divide() {
+        starts_ = room(5).get<size_t>(chunks_.count);
+        Both<size_t> left = ties_;
+        size_t rank = 0;
+        for (size_t c = 0; c < chunks_.count; ++c) {
+            Found& one = found_[c];
+            Both<size_t> more{{0, 0}}, same{{0, 0}};
+            const bool exact = ceiling_[0] == floor_[0] + 1 && ceiling_[1] == floor_[1] + 1;
+            if (stored_ && !exact)
+                visit(c, [&](B bits) {
+                    const int side = bits < 0;
+                    more[side] += (bits & top) > least_[side], same[side] += (bits & top) == least_[side];
+                });
+            starts_[c] = rank;
+            for (int side = 0; side < 2; ++side) {
+                const bool single = ceiling_[side] == floor_[side] + 1;
+                size_t above = one.over[side] + (single ? 0 : more[side]), equal = single ? one.inside[side] : same[side];
+                if (least_[side] == 0) above = one.members[side], equal = 0;
+                one.inside[side] = equal < left[side] ? equal : left[side];
+                left[side] -= one.inside[side];
+                rank += above + one.inside[side];
+            }
+        }
+    }
+
+    Source<T> s_;
+    double ratio_;
+    int threads_;
+    Chunks chunks_;
+    Found *found_, total_;
+    Both<B> floor_, ceiling_, least_;
+    Both<size_t> k_, ties_;
+    B* values_ = nullptr;
+    size_t* starts_ = nullptr;
+    size_t capacity_ = 0;
+    bool stored_ = false;
+};
+
+template <class T>
+void encode_(const Source<T>& s, double ratio, size_t slots, T* means, std::int32_t* counts, uint8_t* index,
+             uint8_t* signs, int threads) {
+    Sides<T> sides(s, ratio, threads);
+    sides.choose();
+    counts[0] = std::int32_t(sides.count(0)), counts[1] = std::int32_t(sides.count(1));
+    sides.emit(slots, index, signs, means);
+    if (s.ef) sides.subtract(means);
+}
+
+enum Fault { fine = 0, wrong_signs = 1, wrong_indices = 2 };
+
+// The signs must mark `negative` of the first `count` elements, and nothing behind them.
+bool right_signs(const uint8_t* signs, size_t bytes, size_t count, size_t negative) {
+    size_t marked = 0;
+    for (size_t at = 0; at < bytes; at += 8) {
+        const uint64_t bits = word_at(signs, bytes, at);
+        const size_t first = at * 8;
+        if (first + 64 > count && (first >= count ? bits : bits >> (count - first))) return false;
+        marked += ones(bits);
+    }
+    return marked == negative;
+}
+
+inline size_t sign(const uint8_t* signs, size_t rank) { return signs[rank >> 3] >> (rank & 7) & 1; }
+
+template <class T>
+int add_(T* out, size_t d, size_t slots, size_t positive, size_t negative, const T* means, const uint8_t* index,
+         const uint8_t* signs, T alpha, int threads) {
+    const size_t count = positive + negative;
+    if (!right_signs(signs, (slots + 7) / 8, count, negative)) return wrong_signs;
+    const T sent[2] = {means[0] * alpha, means[1] * alpha};
+    const IndexLayout layout(d, slots);
+    if (slots < 16384) threads = 1;
+    if (!layout.bitmap) {
+        int64_t* indices = room(0).get<int64_t>(count);
+        if (decode_indices(index, d, slots, count, indices, threads)) return wrong_indices;
+        parallel(count, 8192, threads, [=](size_t begin, size_t end) {
+            constexpr size_t ahead = 64;  // every access misses the cache, so ask early
+            for (size_t r = begin; r < end; ++r) {
+                if (r + ahead < end) __builtin_prefetch(out + indices[r + ahead], 1);
+                out[indices[r]] += sent[sign(signs, r)];
+            }
+        });
+        return fine;
+    }
+    if (!spare_bits_clear(index, layout.bytes, d)) return wrong_indices;
+    constexpr size_t piece = 4096;  // bytes
+    const size_t pieces = (layout.bytes + piece - 1) / piece, bytes = layout.bytes;
+    size_t* first = room(0).get<size_t>(pieces);
+    each(pieces, threads, [=](size_t p) {
+        const size_t end = (p + 1) * piece < bytes ? (p + 1) * piece : bytes;
+        size_t n = 0;
+        for (size_t at = p * piece; at < end; at += 8) n += ones(word_at(index, end, at));
+        first[p] = n;
+    });
+    size_t total = 0;
+    for (size_t p = 0; p < pieces; ++p) {
+        const size_t n = first[p];
+        first[p] = total;
+        total += n;
+    }
+    if (total != count) return wrong_indices;
+    each(pieces, threads, [=](size_t p) {
+        const size_t end = (p + 1) * piece < bytes ? (p + 1) * piece : bytes;
+        size_t rank = first[p];
+        for (size_t at = p * piece; at < end; at += 8)
+            for (uint64_t bits = word_at(index, end, at); bits; bits &= bits - 1, ++rank)
+                out[at * 8 + size_t(__builtin_ctzll(bits))] += sent[sign(signs, rank)];
+    });
+    return fine;
+}
+
+}  // namespace
+
+#define GRACE_DEFINE(T)                                                                                               \
+    void adaq_encode(const Source<T>& s, double ratio, uint64_t slots, T* means, std::int32_t* counts, uint8_t* index, \
+                     uint8_t* signs, int threads) {                                                                   \
+        encode_(s, ratio, size_t(slots), means, counts, index, signs, threads);                                       \
+    }                                                                                                                 \
+    int adaq_add(T* out, uint64_t d, uint64_t slots, uint64_t positive, uint64_t negative, const T* means,            \
+                 const uint8_t* index, const uint8_t* signs, T alpha, int threads) {                                  \
+        return add_(out, size_t(d), size_t(slots), size_t(positive), size_t(negative), means, index, signs, alpha,    \
+                    threads);                                                                                         \
+    }
+GRACE_DEFINE(float)
+GRACE_DEFINE(double)
+
+}  // namespace GRACE_ISA
+}  // namespace grace

@@ -1,0 +1,63 @@
+"""Compiled: AdaQ's two-sided selection."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ... import _native
+from ..check import broken
+from ..reference import adaq as reference
+from ..reference.indices import index_bytes
+from .pointer import address, native_dtype, part_address, source, threads
+
+__all__ = ["adaq_add", "adaq_encode"]
+
+_FAULTS = ("", "the signs do not mark the announced negative elements", "coded indices are wrong")
+
+
+def adaq_encode(
+    x: Tensor,
+    g: Tensor | None,
+    beta: float,
+    gamma: float,
+    ef: bool,
+    ratio: float,
+    slots: int,
+    means: Tensor,
+    counts: Tensor,
+    index: Tensor,
+    signs: Tensor,
+) -> None:
+    """The largest share of the positive and of the negative elements, each as its mean."""
+    wide, n = native_dtype(x), x.numel()
+    if wide is None or n == 0:
+        return reference.adaq_encode(x, g, beta, gamma, ef, ratio, slots, means, counts, index, signs)
+    # Each side rounds by itself and sends one at least; a kernel writes as many as that makes.
+    if not slots >= min(n, reference.share(ratio, n) + 2):
+        raise ValueError(f"{slots} slots are too few for {ratio} of either side of {n} elements")
+    out = (
+        part_address(means, x.dtype, 2),
+        part_address(counts, torch.int32, 2),
+        part_address(index, torch.uint8, index_bytes(n, slots)),
+        part_address(signs, torch.uint8, (slots + 7) // 8),
+    )
+    _native.adaq_encode(wide, *source(x, g, n), n, beta, gamma, ef, ratio, slots, *out, threads())
+
+
+def adaq_add(
+    out: Tensor, means: Tensor, counts: Tensor, index: Tensor, signs: Tensor, slots: int, alpha: float = 1.0
+) -> None:
+    """`out += alpha * decoded`, once counts, means, signs and indices are found to agree."""
+    wide, n = native_dtype(out), out.numel()
+    if wide is None or not 0 < slots <= n:
+        return reference.adaq_add(out, means, counts, index, signs, slots, alpha)
+    sides = reference.checked_sides(means, counts, slots)
+    data = (
+        part_address(means, out.dtype, 2),
+        part_address(index, torch.uint8, index_bytes(n, slots)),
+        part_address(signs, torch.uint8, (slots + 7) // 8),
+    )
+    fault = _native.adaq_add(wide, address(out, out.dtype, n), n, slots, *sides, *data, alpha, threads())
+    if fault:
+        raise broken(_FAULTS[fault])

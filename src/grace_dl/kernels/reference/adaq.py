@@ -1,0 +1,82 @@
+"""AdaQ's two-sided selection (Dryden 2016), each side decoded to its mean; plain torch, the oracle."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..check import broken
+from .bits import pack
+from .indices import decode_indices, encode_indices, flags
+from .reduce import tree_sum
+from .sparse import formed, largest, magnitudes
+
+__all__ = ["adaq_add", "adaq_encode"]
+
+
+def share(ratio: float, n: int) -> int:
+    """ratio * n rounded half up, at least 1 of any."""
+    return max(1, math.floor(ratio * n + 0.5)) if n else 0
+
+
+def adaq_encode(
+    x: Tensor,
+    g: Tensor | None,
+    beta: float,
+    gamma: float,
+    ef: bool,
+    ratio: float,
+    slots: int,
+    means: Tensor,
+    counts: Tensor,
+    index: Tensor,
+    signs: Tensor,
+) -> None:
+    """The largest share of the positive and of the negative elements, each as its mean (Dryden 2016, section 3).
+
+    Sums are taken over the whole tensor with zeros for what is not sent, so that they do not wait for the choice of others.
+    """
+    v = formed(x, g, beta, gamma, ef)
+    keys = magnitudes(v)
+    below = v.signbit()
+    marks = torch.zeros_like(below)
+    for side, of_side in enumerate((~below & (keys > 0), below & (keys > 0))):
+        members = of_side.nonzero().view(-1)
+        chosen = members[largest(keys[members], share(ratio, members.numel()))]
+        marks[chosen] = True
+        counts[side] = chosen.numel()
+        kept = torch.zeros_like(v)
+        kept[chosen] = v[chosen]
+        means[side] = tree_sum(kept.double()) / max(1, chosen.numel())
+    merged = marks.nonzero().view(-1)
+    negative = below[merged]
+    encode_indices(merged, v.numel(), slots, index)
+    signs.zero_()
+    signs[: (merged.numel() + 7) // 8] = pack(negative, 1)
+    if ef:
+        v[merged] -= means[negative.to(torch.int64)]
+
+
+def adaq_add(
+    out: Tensor, means: Tensor, counts: Tensor, index: Tensor, signs: Tensor, slots: int, alpha: float = 1.0
+) -> None:
+    """`out += alpha * decoded`, once counts, means, signs and indices are found to agree."""
+    positive, negative = checked_sides(means, counts, slots)
+    side = flags(signs, 1, slots)
+    if int(side.sum()) != negative or bool(side[positive + negative :].any()):
+        raise broken(f"the signs do not mark the {negative} announced negative elements")
+    side = side[: positive + negative]
+    chosen = decode_indices(index, out.numel(), slots, positive + negative)
+    out[chosen] += means[side].to(out.dtype) * alpha
+
+
+def checked_sides(means: Tensor, counts: Tensor, slots: int) -> tuple[int, int]:
+    """How many positive and how many negative elements were sent, once they are found to have room and a mean."""
+    positive, negative = (int(n) for n in counts.tolist())
+    if min(positive, negative) < 0 or positive + negative > slots:
+        raise broken(f"{positive} and {negative} elements are announced where {slots} have room")
+    if not all(math.isfinite(mean) for mean in means.tolist()):
+        raise broken(f"the means {means.tolist()} are not finite")
+    return positive, negative
