@@ -112,9 +112,44 @@ inline uint64_t negatives(const T* v) {
     for (int q = 0; q < 4; ++q) bits |= uint64_t(negative16(v + 16 * q)) << (16 * q);
     return bits;
 }
+// 64 bits to a byte position; what would lie beyond the end is left out.
+inline void store(uint8_t* data, size_t bytes, size_t at, uint64_t bits) {
+    const size_t n = bytes - at < 8 ? bytes - at : 8;
+    uint8_t raw[8];
+    for (int b = 0; b < 8; ++b) raw[b] = uint8_t(bits >> (8 * b));
+    if (n == 8) std::memcpy(data + at, raw, 8);
+    else std::memcpy(data + at, raw, n);
+}
 inline size_t ones(uint64_t bits) { return size_t(__builtin_popcountll(bits)); }
 
-// What a pass found in a chunk: elements of a side, those above its bracket, those inside it; how many were stored.
+// All bits set where an element's key is above the limit of its side. In bits, because compilers leave choices between
+// numbers to branches, which cannot be predicted here.
+template <class B>
+inline B goes(B bits, B up, B down) {
+    const B negative = -B(bits < 0);
+    return -B((bits & B(~(B(1) << (8 * sizeof(B) - 1)))) > (up ^ ((up ^ down) & negative)));
+}
+
+// Elements that go, zero elsewhere.
+template <class T, class B>
+inline void mask(const T* __restrict v, size_t n, B up, B down, T* __restrict kept) {
+    for (size_t j = 0; j < n; ++j) {
+        const B bits = cast_bits<B>(v[j]);
+        kept[j] = cast_bits<T>(B(bits & goes(bits, up, down)));
+    }
+}
+
+// x minus its side's mean where it goes.
+template <class T, class B>
+inline void reduce(T* x, size_t n, B up, B down, T high, T low) {
+    const B mean = cast_bits<B>(high), other = mean ^ cast_bits<B>(low);
+    for (size_t j = 0; j < n; ++j) {
+        const B bits = cast_bits<B>(x[j]);
+        x[j] = x[j] - cast_bits<T>(B((mean ^ (other & -B(bits < 0))) & goes(bits, up, down)));
+    }
+}
+
+// What a pass found in a chunk: elements of a side, those above its bracket, those inside it.
 struct Found {
     Both<size_t> members, over, inside;
 };
@@ -153,17 +188,19 @@ public:
         double* sums = room(4).get<double>(2 * tiles);
         each(chunks_.count, threads_, [=, &layout](size_t c) {
             Both<size_t> quota = found_[c].inside;
+            const Both<B> least = least_;
             size_t rank = starts_[c];
             IndexWriter writer(layout, index, rank);
             FieldWriter marks(signs, sign_bytes);
+            const bool bitmap = layout.bitmap;
             alignas(64) T buffer[tile], kept[tile];
             for (size_t i = chunks_.begin(c), end = chunks_.end(c); i < end; i += tile) {
                 const size_t m = end - i < tile ? end - i : tile;
                 const T* v = padded(form(i, m, buffer), m, buffer);
-                mask(v, m, kept);
+                mask(v, m, least[0], least[1], kept);
                 for (size_t j = 0; j < m; j += word) {
                     const uint64_t below = negatives(v + j), equal = ties(v + j, below, quota);
-                    const uint64_t sent = above(v + j, least_) | equal;
+                    const uint64_t sent = above(v + j, least) | equal;
                     for (uint64_t bits = equal; bits; bits &= bits - 1) {
                         const size_t at = j + size_t(__builtin_ctzll(bits));
                         kept[at] = v[at];
@@ -173,13 +210,11 @@ public:
                     for (uint64_t bits = sent; bits; bits &= bits - 1) {
                         const int at = __builtin_ctzll(bits);
                         packed |= (below >> at & 1) << n++;
-                        if (!layout.bitmap) writer.put(i + j + size_t(at));
+                        if (!bitmap) writer.put(i + j + size_t(at));
                     }
                     if (n) marks.put(rank, packed, n);
                     rank += size_t(n);
-                    if (layout.bitmap)
-                        for (size_t b = 0; b < 8 && (i + j) / 8 + b < layout.bytes; ++b)
-                            index[(i + j) / 8 + b] = uint8_t(sent >> (8 * b));
+                    if (bitmap) store(index, layout.bytes, (i + j) / 8, sent);
                 }
                 const T* y = kept;
                 double* sum = sums + i / tile;
@@ -206,25 +241,16 @@ public:
             alignas(64) T buffer[tile];
             for (size_t i = chunks_.begin(c), end = chunks_.end(c); i < end; i += tile) {
                 const size_t m = end - i < tile ? end - i : tile;
-                T* __restrict x = s_.x + i;
-                if (quota[0] || quota[1]) {
-                    std::memcpy(buffer, x, m * sizeof(T));
-                    const T* v = padded(buffer, m, buffer);
-                    for (size_t j = 0; j < m; j += word)
-                        for (uint64_t bits = ties(v + j, negatives(v + j), quota); bits; bits &= bits - 1) {
-                            const size_t at = j + size_t(__builtin_ctzll(bits));
-                            x[at] = v[at] - (v[at] < T(0) ? low : high);
-                        }
-                    for (size_t j = 0; j < m; ++j)
-                        x[j] = key(v[j]) > (cast_bits<B>(v[j]) < 0 ? least[1] : least[0]) ? v[j] - (v[j] < T(0) ? low : high) : x[j];
-                    continue;
-                }
-                for (size_t j = 0; j < m; ++j) {
-                    const T v = x[j];
-                    const bool below = cast_bits<B>(v) < 0;
-                    const T mean = below ? low : high;
-                    x[j] = v - (key(v) > (below ? least[1] : least[0]) ? mean : T(0));
-                }
+                T* x = s_.x + i;
+                const bool some = quota[0] || quota[1];
+                const T* v = some ? padded(x, m, buffer) : x;
+                if (some && v != buffer) v = static_cast<const T*>(std::memcpy(buffer, x, m * sizeof(T)));
+                reduce(x, m, least[0], least[1], high, low);
+                for (size_t j = 0; some && j < m; j += word)
+                    for (uint64_t bits = ties(v + j, negatives(v + j), quota); bits; bits &= bits - 1) {
+                        const size_t at = j + size_t(__builtin_ctzll(bits));
+                        x[at] = v[at] - (v[at] < T(0) ? low : high);
+                    }
             }
         });
     }
@@ -249,14 +275,6 @@ private:
         if (v != buffer) std::memcpy(buffer, v, n * sizeof(T));
         std::memset(buffer + n, 0, (tile - n) * sizeof(T));
         return buffer;
-    }
-
-    void mask(const T* __restrict v, size_t n, T* __restrict kept) const {
-        const Both<B> least = least_;
-        for (size_t j = 0; j < n; ++j) {
-            const B bits = cast_bits<B>(v[j]);
-            kept[j] = (bits & top) > (bits < 0 ? least[1] : least[0]) ? v[j] : T(0);
-        }
     }
 
     // Elements equal to the cut that go, by lowest index.
