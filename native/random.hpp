@@ -24,7 +24,12 @@ struct Progression {
         : start(std::uint32_t(word)), stride(std::uint32_t(word >> 32) | 1u) {
         start += std::uint32_t(begin) * stride + std::uint32_t(begin >> 32) * 0x9E3779B9u;
     }
-    std::uint32_t operator[](std::uint32_t j) const { return mix(start + j * stride); }
+    // The draw of the first element; the progression then begins at the second.
+    std::uint32_t next() {
+        const std::uint32_t h = mix(start);
+        start += stride;
+        return h;
+    }
 };
 
 // body(progression, from, count) for the elements begin..begin+n, in pieces whose index has one upper half.
@@ -40,13 +45,13 @@ static inline void progress(std::uint64_t word, std::uint64_t begin, std::size_t
     }
 }
 
-static inline std::uint32_t draw(std::uint64_t word, std::uint64_t i) { return Progression(word, i)[0]; }
+static inline std::uint32_t draw(std::uint64_t word, std::uint64_t i) { return Progression(word, i).next(); }
 
 // draws[j] = draw(word, begin + j) for j < n.
 static inline void draws(std::uint64_t word, std::uint64_t begin, std::size_t n, std::uint32_t* out) {
     progress(word, begin, n, [out](Progression random, std::size_t from, std::size_t m) {
         std::uint32_t* __restrict to = out + from;
-        for (std::uint32_t j = 0; j < std::uint32_t(m); ++j) to[j] = random[j];
+        for (std::uint32_t j = 0; j < std::uint32_t(m); ++j) to[j] = random.next();
     });
 }
 

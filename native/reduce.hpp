@@ -1,8 +1,11 @@
 // Sums by a fixed tree, so that threads and instruction set never change a bit: blocks of 1024 (zero padded) summed
-// by halving in float64, then the same over the block sums (grace_dl/kernels/reference/reduce.py).
+// by halving, three times in the precision the values come in, then in float64; then the same over the block sums
+// (grace_dl/kernels/reference/reduce.py).
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <type_traits>
 
 #include "parallel.hpp"
 
@@ -30,50 +33,57 @@ static inline double halve(double* y, std::size_t width) {
     return y[0];
 }
 
-// The same for `n` <= width values f(0..n), padded with zeros.
-template <std::size_t width, class F>
-static inline double tree(std::size_t n, F f) {
-    static_assert(width >= 64, "the first three halvings are taken together");
-    constexpr std::size_t part = width / 8;
-    alignas(64) double y[width / 2];
-    if (n == width) {
-        // Three halvings without going through memory: the pairs are the same.
-        for (std::size_t i = 0; i < part; ++i) {
-            double a = f(i) + f(i + 4 * part), b = f(i + part) + f(i + 5 * part);
-            double c = f(i + 2 * part) + f(i + 6 * part), d = f(i + 3 * part) + f(i + 7 * part);
-            y[i] = (a + c) + (b + d);
-        }
-        return halve(y, part);
-    }
-    constexpr std::size_t half = width / 2;
-    std::size_t both = n > half ? n - half : 0, low = n < half ? n : half;
-    for (std::size_t i = 0; i < both; ++i) y[i] = f(i) + f(i + half);
-    for (std::size_t i = both; i < low; ++i) y[i] = f(i) + 0.0;
-    for (std::size_t i = low; i < half; ++i) y[i] = 0.0;
-    return halve(y, half);
+// Three halvings of the rows i, i + part, ... at once, without going through memory. (Written out: a loop over the
+// rows would be vectorised instead of the one over i.)
+template <std::size_t part, class F>
+static inline auto eight(F f, std::size_t i) {
+    return ((f(i) + f(i + 4 * part)) + (f(i + 2 * part) + f(i + 6 * part))) +
+           ((f(i + part) + f(i + 5 * part)) + (f(i + 3 * part) + f(i + 7 * part)));
 }
 
-// The sums of the negative and of the other numbers of v, each as `tree` would give it, with one conversion for both.
-template <std::size_t width, class T>
-static inline void tree_sides(const T* v, std::size_t n, double& low, double& high) {
-    if (n != width) {
-        low = tree<width>(n, [v](std::size_t i) { return double(v[i] < T(0) ? v[i] : T(0)); });
-        high = tree<width>(n, [v](std::size_t i) { return double(v[i] < T(0) ? T(0) : v[i]); });
-        return;
-    }
+// The sum of `n` <= width values f(0..n), padded with zeros.
+template <std::size_t width, class F>
+static inline double tree(std::size_t n, F f) {
+    using T = std::decay_t<decltype(f(0))>;
+    static_assert(width >= 64, "the first three halvings are taken together");
     constexpr std::size_t part = width / 8;
-    alignas(64) double lows[part], highs[part];
-    for (std::size_t i = 0; i < part; ++i) {
-        double l[8], h[8];
-        for (std::size_t k = 0; k < 8; ++k) {
-            double d = double(v[i + k * part]);
-            l[k] = d < 0.0 ? d : 0.0;
-            h[k] = d - l[k];
-        }
-        lows[i] = ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
-        highs[i] = ((h[0] + h[4]) + (h[2] + h[6])) + ((h[1] + h[5]) + (h[3] + h[7]));
+    alignas(64) double y[part];
+    if (n == width) {
+        for (std::size_t i = 0; i < part; ++i) y[i] = double(eight<part>(f, i));
+    } else {
+        alignas(64) T padded[width];
+        for (std::size_t i = 0; i < n; ++i) padded[i] = f(i);
+        for (std::size_t i = n; i < width; ++i) padded[i] = T(0);
+        for (std::size_t i = 0; i < part; ++i) y[i] = double(eight<part>([&padded](std::size_t j) { return padded[j]; }, i));
     }
-    low = halve(lows, part), high = halve(highs, part);
+    return halve(y, part);
+}
+
+struct Sides {
+    double low, high, below;  // sums of the negative and of the other numbers, how many are negative
+};
+
+// Both sums of v, each as `tree` would give it.
+template <std::size_t width, class T>
+static inline Sides tree_sides(const T* v, std::size_t n) {
+    constexpr std::size_t part = width / 8;
+    alignas(64) T padded[width];
+    if (n < width) {
+        for (std::size_t i = 0; i < n; ++i) padded[i] = v[i];
+        for (std::size_t i = n; i < width; ++i) padded[i] = T(0);
+        v = padded;
+    }
+    alignas(64) double lows[part], highs[part];
+    auto low = [v](std::size_t i) { return v[i] < T(0) ? v[i] : T(0); };
+    auto high = [v](std::size_t i) { return v[i] < T(0) ? T(0) : v[i]; };
+    auto negative = [v](std::size_t i) { return std::int32_t(v[i] < T(0)); };
+    std::int32_t below = 0;
+    for (std::size_t i = 0; i < part; ++i) {
+        lows[i] = double(eight<part>(low, i));
+        highs[i] = double(eight<part>(high, i));
+        below += eight<part>(negative, i);
+    }
+    return {halve(lows, part), halve(highs, part), double(below)};
 }
 
 // The sum of an array of block sums (overwritten).

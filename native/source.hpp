@@ -41,6 +41,17 @@ static inline const T* load(const Source<T>& s, std::size_t begin, std::size_t n
     return buffer;
 }
 
+// Ask for the elements begin..begin+n before they are needed, so that memory works while a tile is computed.
+template <class T>
+static inline void expect(const Source<T>& s, std::size_t begin, std::size_t n) {
+    constexpr std::size_t line = 64 / sizeof(T);
+    const std::size_t end = begin + n < s.n ? begin + n : s.n;
+    for (std::size_t i = begin; i < end; i += line) {
+        __builtin_prefetch(s.x + i, 0, 2);
+        if (s.g) __builtin_prefetch(s.g + i, 0, 2);
+    }
+}
+
 template <class T>
 struct Bits;
 template <>

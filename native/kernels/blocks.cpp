@@ -64,25 +64,37 @@ struct Block {
     }
 };
 
-template <class T>
-inline void quantise(const T* __restrict v, Progression random, std::size_t n, Block<T> by, T levels, i32* __restrict q) {
+// The codes of a block, `levels` added, and with error feedback what they leave, all in registers. Most blocks are not
+// lifted, which saves two multiplications by one.
+template <bool ef, bool lifted, class T, class Code>
+inline void quantise(const T* __restrict v, Progression random, std::size_t n, Block<T> by, i32 levels, Code* __restrict codes,
+                     T* __restrict x) {
+    const T most = T(levels);
     for (std::uint32_t i = 0; i < std::uint32_t(n); ++i) {
-        T y = (magnitude(v[i]) * by.lift) * by.inverse;
-        y = y < levels ? y : levels;
-        i32 whole = i32(y);
-        i32 up = whole + (uniform<T>(random[i]) < y - T(whole) ? 1 : 0);
-        q[i] = v[i] < T(0) ? -up : up;
+        T y = (lifted ? magnitude(v[i]) * by.lift : magnitude(v[i])) * by.inverse;
+        y = y < most ? y : most;
+        const i32 whole = i32(y);
+        const i32 up = whole + (uniform<T>(random.next()) < y - T(whole) ? 1 : 0);
+        const i32 q = v[i] < T(0) ? -up : up;
+        codes[i] = Code(q + levels);
+        if (ef) x[i] = v[i] - (lifted ? T(q) * by.step * by.lower : T(q) * by.step);
     }
 }
 
-template <class T>
-inline void residual(const T* __restrict v, const i32* __restrict q, std::size_t n, Block<T> by, T* __restrict x) {
-    for (std::size_t i = 0; i < n; ++i) x[i] = v[i] - (T(q[i]) * by.step) * by.lower;
+template <class T, class Code>
+inline void quantise_block(const Source<T>& s, const T* v, std::size_t begin, std::size_t n, Block<T> by, int levels, u64 word,
+                           Code* codes) {
+    progress(word, begin, n, [=, &s](Progression random, std::size_t from, std::size_t count) {
+        const T* values = v + from;
+        T* x = s.x + begin + from;
+        const bool lifted = by.lift != T(1);
+        if (s.ef && !lifted) quantise<true, false>(values, random, count, by, levels, codes + from, x);
+        else if (s.ef) quantise<true, true>(values, random, count, by, levels, codes + from, x);
+        else quantise<false, true>(values, random, count, by, levels, codes + from, x);
+    });
 }
 
-inline void pack4(const i32* __restrict q, std::size_t n, i32 levels, u8* __restrict out) {
-    u8 code[tile];
-    for (std::size_t i = 0; i < n; ++i) code[i] = u8(q[i] + levels);
+inline void pack4(const u8* __restrict code, std::size_t n, u8* __restrict out) {
     for (std::size_t i = 0; i < n / 2; ++i) out[i] = u8(code[2 * i] | code[2 * i + 1] << 4);
     if (n % 2) out[n / 2] = code[n - 1];
 }
@@ -91,11 +103,12 @@ template <class T>
 void block_encode_(const Source<T>& s, std::size_t block, int levels, int bits, bool l2, u64 word, u8* codes, T* scales,
                    int threads) {
     const bool bytes = bits == 8, nibbles = bits == 4 && block % 2 == 0;
-    // Several small blocks are loaded and drawn for at once.
+    // Several small blocks are loaded at once.
     const std::size_t strip = block < tile ? tile / block * block : block;
     parallel(s.n, piece(block, bits), threads, [=, &s](std::size_t begin, std::size_t end) {
         alignas(64) T small[tile];
-        alignas(64) i32 q[tile];
+        alignas(64) i32 wide[tile];
+        alignas(64) u8 pairs[tile];
         T* buffer = strip <= tile ? small : reinterpret_cast<T*>(scratch(strip * sizeof(T) / 8 + 1, 2));
         BitWriter writer(codes + begin * std::size_t(bits) / 8, bits);
         for (std::size_t i = begin; i < end; i += strip) {
@@ -109,22 +122,15 @@ void block_encode_(const Source<T>& s, std::size_t block, int levels, int bits, 
             for (std::size_t t = 0; t < m; t += tile) {
                 const std::size_t k = m - t < tile ? m - t : tile;
                 for (std::size_t b = 0; b < k; b += block) {
-                    const std::size_t w = k - b < block ? k - b : block;
-                    const Block<T> by(scales[(i + t + b) / block], T(levels));
-                    progress(word, i + t + b, w, [=, &q](Progression random, std::size_t from, std::size_t count) {
-                        quantise(v + t + b + from, random, count, by, T(levels), q + b + from);
-                    });
-                    if (s.ef) residual(buffer + t + b, q + b, w, by, s.x + i + t + b);
+                    const std::size_t w = k - b < block ? k - b : block, at = i + t + b;
+                    const Block<T> by(scales[at / block], T(levels));
+                    expect(s, at + strip, w);
+                    if (bytes) quantise_block(s, v + t + b, at, w, by, levels, word, codes + at);
+                    else if (nibbles) quantise_block(s, v + t + b, at, w, by, levels, word, pairs + b);
+                    else quantise_block(s, v + t + b, at, w, by, levels, word, wide + b);
                 }
-                if (bytes) {
-                    u8* __restrict c = codes + i + t;
-                    for (std::size_t j = 0; j < k; ++j) c[j] = u8(q[j] + levels);
-                } else if (nibbles) {
-                    pack4(q, k, levels, codes + (i + t) / 2);
-                } else {
-                    for (std::size_t j = 0; j < k; ++j) q[j] += levels;
-                    writer.put(q, k);
-                }
+                if (nibbles) pack4(pairs, k, codes + (i + t) / 2);
+                else if (!bytes) writer.put(wide, k);
             }
         }
         if (!bytes && !nibbles) writer.finish();

@@ -38,75 +38,101 @@ inline u16 to_brain(float f) {
 
 inline float from_brain(u16 h) { return cast_bits<float>(u32(h) << 16); }
 
-struct Half {
-    static void narrow(const float* __restrict f, std::size_t n, u16* __restrict out) {
-        std::size_t i = 0;
-#ifdef __F16C__
-        for (; i + 8 <= n; i += 8)
-            _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm256_cvtps_ph(_mm256_loadu_ps(f + i), 0));
-#endif
-        for (; i < n; ++i) out[i] = to_half(f[i]);
-    }
-    static void widen(const u16* __restrict h, std::size_t n, float* __restrict out) {
-        std::size_t i = 0;
-#ifdef __F16C__
-        for (; i + 8 <= n; i += 8)
-            _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(h + i))));
-#endif
-        for (; i < n; ++i) out[i] = from_half(h[i]);
-    }
-};
-
-struct Brain {
-    static void narrow(const float* __restrict f, std::size_t n, u16* __restrict out) {
-        for (std::size_t i = 0; i < n; ++i) out[i] = to_brain(f[i]);
-    }
-    static void widen(const u16* __restrict h, std::size_t n, float* __restrict out) {
-        for (std::size_t i = 0; i < n; ++i) out[i] = from_brain(h[i]);
-    }
+// How a value is brought into range and back; `limit` is the largest finite number there.
+template <class T>
+struct Range {
+    T scale, unscale, limit;
 };
 
 // Finite numbers beyond the limit become the limit; infinities and NaN stay.
 template <class T>
-inline void limited(const T* __restrict v, std::size_t n, T scale, T limit, float* __restrict out) {
+inline float limited(T v, Range<T> range) {
     constexpr T infinity = T(__builtin_huge_val());
+    const T y = v * range.scale, a = magnitude(y);
+    const T bound = y < T(0) ? -range.limit : range.limit;
+    return float((a > range.limit) & (a < infinity) ? bound : y);
+}
+
+// The codes of v and, with error feedback, what they leave, all in registers.
+template <bool ef, class T, class Narrow, class Widen>
+inline void encode(const T* __restrict v, std::size_t n, Range<T> range, u16* __restrict out, T* __restrict x, Narrow narrow,
+                   Widen widen) {
     for (std::size_t i = 0; i < n; ++i) {
-        T y = v[i] * scale, a = magnitude(y);
-        T bound = y < T(0) ? -limit : limit;
-        out[i] = float((a > limit) & (a < infinity) ? bound : y);
+        const u16 h = narrow(limited(v[i], range));
+        out[i] = h;
+        if (ef) x[i] = v[i] - T(widen(h)) * range.unscale;
     }
 }
 
+template <class T, class Widen>
+inline void add(const u16* __restrict h, std::size_t n, T* __restrict out, Widen widen) {
+    for (std::size_t i = 0; i < n; ++i) out[i] += T(widen(h[i]));
+}
+
+struct Brain {
+    template <bool ef, class T>
+    static void encode(const T* v, std::size_t n, Range<T> range, u16* out, T* x) {
+        GRACE_ISA::encode<ef>(v, n, range, out, x, to_brain, from_brain);
+    }
+    template <class T>
+    static void add(const u16* h, std::size_t n, T* out) {
+        GRACE_ISA::add(h, n, out, from_brain);
+    }
+};
+
+struct Half {
+    template <bool ef, class T>
+    static void encode(const T* v, std::size_t n, Range<T> range, u16* out, T* x) {
+        GRACE_ISA::encode<ef>(v, n, range, out, x, to_half, from_half);
+    }
+    template <class T>
+    static void add(const u16* h, std::size_t n, T* out) {
+        GRACE_ISA::add(h, n, out, from_half);
+    }
+#ifdef __F16C__  // the processor's own conversions
+    template <bool ef>
+    static void encode(const float* v, std::size_t n, Range<float> range, u16* out, float* x) {
+        const __m256 scale = _mm256_set1_ps(range.scale), unscale = _mm256_set1_ps(range.unscale);
+        const __m256 limit = _mm256_set1_ps(range.limit), infinity = _mm256_set1_ps(__builtin_huge_valf());
+        const __m256 sign = _mm256_set1_ps(-0.0f);
+        const std::size_t whole = n & ~std::size_t(7);
+        for (std::size_t i = 0; i < whole; i += 8) {
+            const __m256 value = _mm256_loadu_ps(v + i), y = _mm256_mul_ps(value, scale), a = _mm256_andnot_ps(sign, y);
+            const __m256 beyond = _mm256_and_ps(_mm256_cmp_ps(a, limit, _CMP_GT_OQ), _mm256_cmp_ps(a, infinity, _CMP_LT_OQ));
+            const __m256 bound = _mm256_or_ps(limit, _mm256_and_ps(sign, y));
+            const __m128i h = _mm256_cvtps_ph(_mm256_blendv_ps(y, bound, beyond), 0);
+            _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), h);
+            if (ef) _mm256_storeu_ps(x + i, _mm256_sub_ps(value, _mm256_mul_ps(_mm256_cvtph_ps(h), unscale)));
+        }
+        encode<ef, float>(v + whole, n - whole, range, out + whole, x + whole);
+    }
+    static void add(const u16* h, std::size_t n, float* out) {
+        const std::size_t whole = n & ~std::size_t(7);
+        for (std::size_t i = 0; i < whole; i += 8) {
+            const __m256 value = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(h + i)));
+            _mm256_storeu_ps(out + i, _mm256_add_ps(_mm256_loadu_ps(out + i), value));
+        }
+        add<float>(h + whole, n - whole, out + whole);
+    }
+#endif
+};
+
 template <class T, class Kind>
-void cast_encode_(const Source<T>& s, T scale, T unscale, T limit, u16* out, int threads) {
+void cast_encode_(const Source<T>& s, Range<T> range, u16* out, int threads) {
     parallel(s.n, grain, threads, [=, &s](std::size_t begin, std::size_t end) {
         alignas(64) T buffer[tile];
-        alignas(64) float narrow[tile];
         for (std::size_t i = begin; i < end; i += tile) {
             std::size_t m = end - i < tile ? end - i : tile;
             const T* v = load(s, i, m, buffer);
-            limited(v, m, scale, limit, narrow);
-            Kind::narrow(narrow, m, out + i);
-            if (s.ef) {
-                Kind::widen(out + i, m, narrow);
-                T* x = s.x + i;
-                for (std::size_t j = 0; j < m; ++j) x[j] = buffer[j] - T(narrow[j]) * unscale;
-            }
+            if (s.ef) Kind::template encode<true>(v, m, range, out + i, s.x + i);
+            else Kind::template encode<false>(v, m, range, out + i, s.x + i);
         }
     });
 }
 
 template <class T, class Kind>
 void cast_add_(T* out, const u16* payload, std::size_t n, int threads) {
-    parallel(n, grain, threads, [=](std::size_t begin, std::size_t end) {
-        alignas(64) float wide[tile];
-        for (std::size_t i = begin; i < end; i += tile) {
-            std::size_t m = end - i < tile ? end - i : tile;
-            Kind::widen(payload + i, m, wide);
-            T* o = out + i;
-            for (std::size_t j = 0; j < m; ++j) o[j] += T(wide[j]);
-        }
-    });
+    parallel(n, grain, threads, [=](std::size_t begin, std::size_t end) { Kind::add(payload + begin, end - begin, out + begin); });
 }
 
 constexpr float e4m3_max = 448.0f;
@@ -184,8 +210,8 @@ bool fp8_add_(T* out, const u8* codes, const T* scales, std::size_t n, std::size
 
 #define GRACE_DEFINE(T)                                                                                             \
     void cast_encode(const Source<T>& s, bool brain, T scale, T unscale, T limit, u16* out, int threads) {          \
-        if (brain) cast_encode_<T, Brain>(s, scale, unscale, limit, out, threads);                                  \
-        else cast_encode_<T, Half>(s, scale, unscale, limit, out, threads);                                         \
+        if (brain) cast_encode_<T, Brain>(s, {scale, unscale, limit}, out, threads);                                \
+        else cast_encode_<T, Half>(s, {scale, unscale, limit}, out, threads);                                       \
     }                                                                                                               \
     void cast_add(T* out, const u16* payload, bool brain, std::size_t n, int threads) {                             \
         if (brain) cast_add_<T, Brain>(out, payload, n, threads);                                                   \

@@ -61,11 +61,27 @@ inline void pack_negative(const double* v, std::size_t n, u8* out) {
 }
 #endif
 
-// x = v - (negative ? low : high)
+// The bits of v and, with error feedback, x = v - (negative ? low : high).
 template <class T>
-inline void two_residual(const T* __restrict v, std::size_t n, T low, T high, T* __restrict x) {
-    for (std::size_t i = 0; i < n; ++i) x[i] = v[i] - (v[i] < T(0) ? low : high);
+inline void encode_tile(const T* __restrict v, std::size_t n, bool ef, T low, T high, u8* bits, T* __restrict x) {
+    pack_negative(v, n, bits);
+    if (ef)
+        for (std::size_t i = 0; i < n; ++i) x[i] = v[i] - (v[i] < T(0) ? low : high);
 }
+
+#ifdef __AVX2__
+inline void encode_tile(const float* v, std::size_t n, bool ef, float low, float high, u8* bits, float* x) {
+    if (!ef) return pack_negative(v, n, bits);
+    const __m256 zero = _mm256_setzero_ps(), lows = _mm256_set1_ps(low), highs = _mm256_set1_ps(high);
+    const std::size_t whole = n & ~std::size_t(7);
+    for (std::size_t i = 0; i < whole; i += 8) {
+        const __m256 value = _mm256_loadu_ps(v + i), negative = _mm256_cmp_ps(value, zero, _CMP_LT_OQ);
+        bits[i / 8] = u8(_mm256_movemask_ps(negative));
+        _mm256_storeu_ps(x + i, _mm256_sub_ps(value, _mm256_blendv_ps(highs, lows, negative)));
+    }
+    encode_tile<float>(v + whole, n - whole, ef, low, high, bits + whole / 8, x + whole);
+}
+#endif
 
 template <class T>
 inline void encode_two(const Source<T>& s, T low, T high, u8* bits, int threads) {
@@ -73,9 +89,7 @@ inline void encode_two(const Source<T>& s, T low, T high, u8* bits, int threads)
         alignas(64) T buffer[tile];
         for (std::size_t i = begin; i < end; i += tile) {
             std::size_t m = end - i < tile ? end - i : tile;
-            const T* v = load(s, i, m, buffer);
-            pack_negative(v, m, bits + i / 8);
-            if (s.ef) two_residual(v, m, low, high, s.x + i);
+            encode_tile(load(s, i, m, buffer), m, s.ef, low, high, bits + i / 8, s.x + i);
         }
     });
 }
@@ -201,9 +215,9 @@ double sum_magnitudes(const Source<T>& s, T factor, int threads) {
             std::size_t m = end - i < tile ? end - i : tile;
             const T* v = load(s, i, m, buffer);
             if (factor == T(1))
-                sums[i / tile] = tree<tile>(m, [v](std::size_t j) { return double(magnitude(v[j])); });
+                sums[i / tile] = tree<tile>(m, [v](std::size_t j) { return magnitude(v[j]); });
             else
-                sums[i / tile] = tree<tile>(m, [v, factor](std::size_t j) { return double(magnitude(v[j]) * factor); });
+                sums[i / tile] = tree<tile>(m, [v, factor](std::size_t j) { return magnitude(v[j]) * factor; });
         }
     });
     return tree_sum(sums, blocks);
@@ -219,10 +233,6 @@ void scaled_sign_encode_(const Source<T>& s, u8* bits, T* scale, int threads) {
     encode_two(s, T(-T(mean)), T(mean), bits, threads);
 }
 
-struct Sides {
-    double low, high, below;
-};
-
 template <class T>
 Sides sum_sides(const Source<T>& s, T factor, int threads) {
     std::size_t blocks = (s.n + tree_block - 1) / tree_block;
@@ -232,14 +242,12 @@ Sides sum_sides(const Source<T>& s, T factor, int threads) {
         for (std::size_t i = begin; i < end; i += tile) {
             std::size_t m = end - i < tile ? end - i : tile;
             const T* v = load(s, i, m, buffer);
-            std::int32_t below = 0;
-            for (std::size_t j = 0; j < m; ++j) below += v[j] < T(0);
             if (factor != T(1)) {
                 for (std::size_t j = 0; j < m; ++j) buffer[j] = v[j] * factor;
                 v = buffer;
             }
-            tree_sides<tile>(v, m, lows[i / tile], highs[i / tile]);
-            counts[i / tile] = below;
+            const Sides sides = tree_sides<tile>(v, m);
+            lows[i / tile] = sides.low, highs[i / tile] = sides.high, counts[i / tile] = sides.below;
         }
     });
     double below = 0;

@@ -26,21 +26,27 @@ double sum_squares(const Source<T>& s, double factor, T& top, int threads) {
             std::size_t m = end - i < tile ? end - i : tile;
             const T* v = load(s, i, m, buffer);
             tops[i / tile] = max_abs(v, m);
-            sums[i / tile] = tree<tile>(m, [v, factor](std::size_t j) {
-                double y = double(v[j]) * factor;
-                return y * y;
-            });
+            if (factor == 1.0)
+                sums[i / tile] = tree<tile>(m, [v](std::size_t j) { return double(v[j]) * double(v[j]); });
+            else
+                sums[i / tile] = tree<tile>(m, [v, factor](std::size_t j) {
+                    double y = double(v[j]) * factor;
+                    return y * y;
+                });
         }
     });
     top = max_abs(tops, blocks);
     return tree_sum(sums, blocks);
 }
 
-template <class T>
-inline void decide(const T* __restrict v, Progression random, std::size_t n, T scale, std::int32_t* __restrict trit) {
+// Trits of v, one added, and with error feedback what they leave.
+template <bool ef, class T>
+inline void decide(const T* __restrict v, Progression random, std::size_t n, T scale, u8* __restrict digit, T* __restrict x) {
     for (std::uint32_t i = 0; i < std::uint32_t(n); ++i) {
-        std::int32_t kept = uniform<T>(random[i]) * scale < magnitude(v[i]) ? 1 : 0;
-        trit[i] = v[i] < T(0) ? -kept : kept;
+        const std::int32_t kept = uniform<T>(random.next()) * scale < magnitude(v[i]) ? 1 : 0;
+        const std::int32_t trit = v[i] < T(0) ? -kept : kept;
+        digit[i] = u8(trit + 1);
+        if (ef) x[i] = v[i] - T(trit) * scale;
     }
 }
 
@@ -54,19 +60,19 @@ void ternary_encode_(const Source<T>& s, double clip, u64 word, u8* codes, T* re
     *result = scale;
     parallel(s.n, groups_grain, threads, [=, &s](std::size_t begin, std::size_t end) {
         alignas(64) T buffer[group];
-        alignas(64) std::int32_t trit[group];
         alignas(64) u8 digit[group];
         for (std::size_t i = begin; i < end; i += group) {
             std::size_t m = end - i < group ? end - i : group, w = m < group ? (m + 4) / 5 : width;
             const T* v = load(s, i, m, buffer);
-            progress(word, i, m, [=, &trit](Progression random, std::size_t from, std::size_t count) {
-                decide(v + from, random, count, scale, trit + from);
-            });
-            if (s.ef) {
-                T* __restrict x = s.x + i;
-                for (std::size_t j = 0; j < m; ++j) x[j] = buffer[j] - T(trit[j]) * scale;
+            for (std::size_t t = 0; t < m; t += width) {
+                const std::size_t k = m - t < width ? m - t : width;
+                expect(s, i + group + t, k);
+                progress(word, i + t, k, [=, &s, &digit](Progression random, std::size_t from, std::size_t count) {
+                    const std::size_t at = t + from;
+                    if (s.ef) decide<true>(v + at, random, count, scale, digit + at, s.x + i + at);
+                    else decide<false>(v + at, random, count, scale, digit + at, s.x + i + at);
+                });
             }
-            for (std::size_t j = 0; j < m; ++j) digit[j] = u8(trit[j] + 1);
             for (std::size_t j = m; j < 5 * w; ++j) digit[j] = 0;
             u8* __restrict c = codes + i / 5;
             for (std::size_t j = 0; j < w; ++j)

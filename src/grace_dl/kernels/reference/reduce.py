@@ -20,11 +20,18 @@ def halve(rows: Tensor) -> Tensor:
 
 
 def tree_sum(values: Tensor) -> float:
-    """Sum of all values in float64: blocks of 1024, zero padded and halved, then the same over the block sums."""
-    y = values.to(torch.float64).reshape(-1)
+    """Sum of all values: blocks of 1024, zero padded and halved, then the same over the block sums.
+
+    A block's first three halvings are in the values' own precision (sums of eight numbers), the others in float64.
+    """
+    y = values.reshape(-1)
     if y.numel() == 0:
         return 0.0
     while True:
-        y = halve(pad(y, (0, -y.numel() % BLOCK)).view(-1, BLOCK))
+        rows = pad(y, (0, -y.numel() % BLOCK)).view(-1, BLOCK)
+        for _ in range(3):
+            half = rows.shape[-1] // 2
+            rows = rows[:, :half] + rows[:, half:]
+        y = halve(rows.to(torch.float64))
         if y.numel() == 1:
             return float(y)
