@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "../dense.hpp"
+#include "../research.hpp"
 #include "../sparse.hpp"
 
 using namespace grace;
@@ -298,6 +299,52 @@ void eden(Case& c) {
 }
 
 template <class T>
+void sketch(Case& c) {
+    const int bits = 1 + c.setting % 8;
+    const Exact<T> means(c.in, std::size_t(1) << bits, 4);
+    const Exact<u8> codes(c.in, (c.n * std::size_t(bits) + 7) / 8);
+    everywhere<T>(c, [&](T* out, int threads) {
+        return GRACE_CALL(sketch_add, out, c.n, codes.data, means.data, bits, T(-0.5), threads);
+    }, true);
+}
+
+// Classes of the sizes that the tags ask for, or of any sizes.
+template <class T>
+void inceptionn(Case& c) {
+    const Exact<u8> tags(c.in, (c.n + 3) / 4);
+    std::size_t sizes[4] = {0, 0, 0, 0};
+    for (std::size_t i = 0; i < c.n; ++i) ++sizes[tags.data[i / 4] >> (2 * (i % 4)) & 3];
+    if (!(c.flags & coded)) sizes[1 + c.setting % 3] = c.k;
+    const Exact<u8> small(c.in, sizes[1], 64);
+    const Exact<std::int16_t> medium(c.in, sizes[2], 64);
+    const Exact<T> raw(c.in, sizes[3], 64);
+    everywhere<T>(c, [&](T* out, int threads) {
+        return GRACE_CALL(inceptionn_add, out, c.n, tags.data, small.data, sizes[1], medium.data, sizes[2], raw.data,
+                          sizes[3], T(0x1p-10), T(-0.5), threads);
+    }, true);
+}
+
+template <class T>
+void adaq(Case& c) {
+    if (c.k == 0) return;
+    const Index index(c);
+    const T means[2] = {scale_of<T>(c.in), -scale_of<T>(c.in)};
+    Exact<u8> signs(c.in, (c.k + 7) / 8, 64);
+    std::size_t negative = c.setting % (c.count + 1);
+    if (c.flags & coded) {
+        negative = 0;
+        for (std::size_t i = 0; i < signs.n * 8; ++i) {
+            if (i >= c.count) signs.data[i / 8] &= u8(~(1 << i % 8));
+            negative += signs.data[i / 8] >> i % 8 & 1;
+        }
+    }
+    everywhere<T>(c, [&](T* out, int threads) {
+        return GRACE_CALL(adaq_add, out, c.n, c.k, c.count - negative, negative, means, index.data, signs.data, T(-0.5),
+                          threads);
+    }, true);
+}
+
+template <class T>
 void finite(Case& c) {
     static const u64 masks[] = {0x7c00, 0x7f80, 0x7f800000, 0x7ff0000000000000};
     static const int sizes[] = {2, 2, 4, 8};
@@ -325,6 +372,9 @@ const Decoder decoders[][2] = {
     {natural<float>, natural<double>},
     {eden<float>, eden<double>},
     {finite<float>, finite<double>},
+    {sketch<float>, sketch<double>},
+    {inceptionn<float>, inceptionn<double>},
+    {adaq<float>, adaq<double>},
 };
 
 }  // namespace

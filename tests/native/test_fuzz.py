@@ -14,8 +14,20 @@ from pathlib import Path
 
 import pytest
 
-KERNELS = ("basic", "blocks", "cast", "eden", "scatter", "signs", "tables", "ternary")
-DECODERS = 14
+KERNELS = (
+    "adaq",
+    "basic",
+    "blocks",
+    "cast",
+    "eden",
+    "inceptionn",
+    "scatter",
+    "signs",
+    "sketch",
+    "tables",
+    "ternary",
+)
+DECODERS = 17
 WIDE, CODED, FRESH, LARGE = 1, 2, 4, 0x38
 SECONDS = int(os.environ.get("GRACE_FUZZ_SECONDS", "20"))
 FLAGS = ["-std=c++17", "-O1", "-g", "-ffp-contract=off", "-fno-sanitize-recover=all"]
