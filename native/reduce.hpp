@@ -63,9 +63,9 @@ struct Sides {
     double low, high, below;  // sums of the negative and of the other numbers, how many are negative
 };
 
-// Both sums of v, each as `tree` would give it.
+// Both sums of v times `factor`, each as `tree` would give it.
 template <std::size_t width, class T>
-static inline Sides tree_sides(const T* v, std::size_t n) {
+static inline Sides tree_sides(const T* v, std::size_t n, T factor) {
     constexpr std::size_t part = width / 8;
     alignas(64) T padded[width];
     if (n < width) {
@@ -74,8 +74,8 @@ static inline Sides tree_sides(const T* v, std::size_t n) {
         v = padded;
     }
     alignas(64) double lows[part], highs[part];
-    auto low = [v](std::size_t i) { return v[i] < T(0) ? v[i] : T(0); };
-    auto high = [v](std::size_t i) { return v[i] < T(0) ? T(0) : v[i]; };
+    auto low = [v, factor](std::size_t i) { return v[i] < T(0) ? v[i] * factor : T(0); };
+    auto high = [v, factor](std::size_t i) { return v[i] < T(0) ? T(0) : v[i] * factor; };
     auto negative = [v](std::size_t i) { return std::int32_t(v[i] < T(0)); };
     std::int32_t below = 0;
     for (std::size_t i = 0; i < part; ++i) {

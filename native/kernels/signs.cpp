@@ -205,6 +205,10 @@ void sign_vote_(T* out, const u8* const* ballots, std::size_t count, u64 word, s
     });
 }
 
+// What values are multiplied by before they are summed: eight of them then never overflow. Should the whole sum still do
+// so, it is taken again of much smaller numbers.
+constexpr double eighth = 0x1p-3, shrunk = 0x1p-67;
+
 template <class T>
 double sum_magnitudes(const Source<T>& s, T factor, int threads) {
     std::size_t blocks = (s.n + tree_block - 1) / tree_block;
@@ -214,21 +218,16 @@ double sum_magnitudes(const Source<T>& s, T factor, int threads) {
         for (std::size_t i = begin; i < end; i += tile) {
             std::size_t m = end - i < tile ? end - i : tile;
             const T* v = load(s, i, m, buffer);
-            if (factor == T(1))
-                sums[i / tile] = tree<tile>(m, [v](std::size_t j) { return magnitude(v[j]); });
-            else
-                sums[i / tile] = tree<tile>(m, [v, factor](std::size_t j) { return magnitude(v[j]) * factor; });
+            sums[i / tile] = tree<tile>(m, [v, factor](std::size_t j) { return magnitude(v[j]) * factor; });
         }
     });
     return tree_sum(sums, blocks);
 }
 
-constexpr double shrink = 1.0 / 18446744073709551616.0;  // 2^-64
-
 template <class T>
 void scaled_sign_encode_(const Source<T>& s, u8* bits, T* scale, int threads) {
-    double total = sum_magnitudes(s, T(1), threads), mean = total / double(s.n);
-    if (!std::isfinite(total)) mean = sum_magnitudes(s, T(shrink), threads) / double(s.n) / shrink;
+    double total = sum_magnitudes(s, T(eighth), threads), mean = total / double(s.n) / eighth;
+    if (!std::isfinite(total)) mean = sum_magnitudes(s, T(shrunk), threads) / double(s.n) / shrunk;
     *scale = T(mean);
     encode_two(s, T(-T(mean)), T(mean), bits, threads);
 }
@@ -242,11 +241,7 @@ Sides sum_sides(const Source<T>& s, T factor, int threads) {
         for (std::size_t i = begin; i < end; i += tile) {
             std::size_t m = end - i < tile ? end - i : tile;
             const T* v = load(s, i, m, buffer);
-            if (factor != T(1)) {
-                for (std::size_t j = 0; j < m; ++j) buffer[j] = v[j] * factor;
-                v = buffer;
-            }
-            const Sides sides = tree_sides<tile>(v, m);
+            const Sides sides = tree_sides<tile>(v, m, factor);
             lows[i / tile] = sides.low, highs[i / tile] = sides.high, counts[i / tile] = sides.below;
         }
     });
@@ -257,14 +252,14 @@ Sides sum_sides(const Source<T>& s, T factor, int threads) {
 
 template <class T>
 void onebit_encode_(const Source<T>& s, u8* bits, T* means, int threads) {
-    Sides sums = sum_sides(s, T(1), threads);
+    Sides sums = sum_sides(s, T(eighth), threads);
     double below = sums.below > 0 ? sums.below : 1, above = double(s.n) - sums.below;
     if (above < 1) above = 1;
-    double low = sums.low / below, high = sums.high / above;
+    double low = sums.low / below / eighth, high = sums.high / above / eighth;
     if (!std::isfinite(sums.low) || !std::isfinite(sums.high)) {
-        Sides small = sum_sides(s, T(shrink), threads);
-        if (!std::isfinite(sums.low)) low = small.low / below / shrink;
-        if (!std::isfinite(sums.high)) high = small.high / above / shrink;
+        Sides small = sum_sides(s, T(shrunk), threads);
+        if (!std::isfinite(sums.low)) low = small.low / below / shrunk;
+        if (!std::isfinite(sums.high)) high = small.high / above / shrunk;
     }
     means[0] = T(low), means[1] = T(high);
     encode_two(s, T(low), T(high), bits, threads);

@@ -81,10 +81,16 @@ def sign_vote(out: Tensor, ballots: Sequence[Tensor], word: int) -> None:
 
 
 def _mean(values: Tensor, count: int) -> Tensor:
-    """Mean by the fixed tree, in the dtype of `values`. A sum beyond float64 is taken again of smaller numbers."""
-    total = tree_sum(values)
-    mean = total / count if math.isfinite(total) else tree_sum(values * 2.0**-64) / count * 2.0**64
-    return torch.tensor(mean, dtype=torch.float64).to(values.dtype).to(values.device)
+    """Mean by the fixed tree, in the dtype of `values`.
+
+    Values are made smaller by a power of two: eight of them then never overflow their own precision. A sum beyond
+    float64 is taken again of much smaller ones.
+    """
+    for factor in (2.0**-3, 2.0**-67):
+        total = tree_sum(values * factor)
+        if math.isfinite(total):
+            break
+    return torch.tensor(total / count / factor, dtype=torch.float64).to(values.dtype).to(values.device)
 
 
 def scaled_sign_encode(

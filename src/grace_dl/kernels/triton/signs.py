@@ -77,7 +77,7 @@ def sign_vote(out: Tensor, ballots: Sequence[Tensor], word: int) -> None:
 def _totals(
     x: Tensor, arguments: tuple[object, ...], sides: bool, has_g: bool, smaller: bool
 ) -> tuple[Tensor, Tensor]:
-    """Sums over the fixed tree, of v or of v * 2^-64, and how many elements of each block are negative."""
+    """Sums over the fixed tree, of v * 2^-3 or of v * 2^-67, and how many elements of each block are negative."""
     n = x.numel()
     blocks, rows = tiles(n, 1024), 2 if sides else 1
     counts = torch.empty(blocks, dtype=torch.int64, device=x.device)
@@ -100,11 +100,11 @@ def _means(x: Tensor, arguments: tuple[object, ...], sides: bool, has_g: bool) -
     if sides:
         below = negative.sum()
         counts = torch.stack([below, n - below]).clamp(min=1).to(torch.float64)
-    means = totals / counts
-    # No sum of float32 numbers leaves float64, and asking costs a wait for the device.
+    means = totals / counts * 2.0**3
+    # No sum of such float32 numbers overflows, and asking costs a wait for the device.
     if x.dtype is torch.float64 and not bool(torch.isfinite(totals).all()):
         smaller, _ = _totals(x, arguments, sides, has_g, True)
-        means = torch.where(torch.isfinite(totals), means, smaller / counts * 2.0**64)
+        means = torch.where(torch.isfinite(totals), means, smaller / counts * 2.0**67)
     return means.to(x.dtype)
 
 

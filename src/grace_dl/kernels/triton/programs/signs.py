@@ -153,28 +153,27 @@ def side_sums(
 ):
     """Sums of blocks of 1024 in float64: of |v|, or of the negative (first row) and the other elements (second).
 
-    With SMALLER everything is first multiplied by 2^-64. `counts` receives how many are negative.
+    Everything is first multiplied by 2^-3, with SMALLER by 2^-67. `counts` receives how many are negative.
     """
     block = tl.program_id(0).to(tl.int64)
     where = block * 1024 + tl.arange(0, 1024)
     mask = where < n
     v = source(x, g, beta_low, beta_high, gamma_low, gamma_high, where, mask, HAS_G)
     negative = v < 0
+    # Powers of two, which float32 holds too.
+    if SMALLER:
+        factor = 6.776263578034403e-21
+    else:
+        factor = 0.125
     if SIDES:
         low = tl.where(negative, v, 0.0)
         high = tl.where(negative, 0.0, v)
-        if SMALLER:
-            low = low * 5.421010862427522e-20
-            high = high * 5.421010862427522e-20
-        tl.store(sums + block + tl.arange(0, 1), block_sum(low))
+        tl.store(sums + block + tl.arange(0, 1), block_sum(low * factor))
         upper = sums + tl.num_programs(0).to(tl.int64)
-        tl.store(upper + block + tl.arange(0, 1), block_sum(high))
+        tl.store(upper + block + tl.arange(0, 1), block_sum(high * factor))
         tl.store(counts + block, tl.sum(negative.to(tl.int32), axis=0).to(tl.int64))
     else:
-        size = tl.abs(v)
-        if SMALLER:
-            size = size * 5.421010862427522e-20
-        tl.store(sums + block + tl.arange(0, 1), block_sum(size))
+        tl.store(sums + block + tl.arange(0, 1), block_sum(tl.abs(v) * factor))
 
 
 @triton.jit
