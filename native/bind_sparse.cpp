@@ -115,6 +115,16 @@ void bind_sparse(nb::module_& m) {
             GRACE_CALL(dgc_correct, at<T>(momentum), at<T>(v), at<const T>(g), T(mu), nesterov, T(scale), n, threads);
         });
     });
+    m.def("dgc_dense", [](bool wide, address mean, address momentum, double mu, bool nesterov, size_t n, int threads) {
+        return typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            return GRACE_CALL(dgc_dense, at<T>(mean), at<T>(momentum), T(mu), nesterov, n, threads);
+        });
+    });
+    m.def("clear", [](address data, size_t bytes, int threads) {
+        nb::gil_scoped_release release;
+        GRACE_CALL(clear, at<void>(data), bytes, threads);
+    });
     m.def("square_sum", [](bool wide, address x, size_t n, int threads) {
         return typed(wide, [=](auto zero) {
             using T = decltype(zero);

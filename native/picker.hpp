@@ -33,14 +33,13 @@ inline const T* form(const Source<T>& s, size_t begin, size_t n, T* buffer) {
     return v;
 }
 
-// hit(i, v) for the elements of begin..end whose key is above `floor`, in order. make(i, n) gives the v of n elements from i,
-// or null to stop.
-template <class B, class Make, class Hit>
-inline void scan_made(size_t begin, size_t end, B floor, Make make, Hit hit) {
+// hit(i, v) for the elements of begin..end whose key is above `floor`, in order.
+template <class T, class B, class Hit>
+inline void scan(const Source<T>& s, size_t begin, size_t end, B floor, Hit hit) {
+    alignas(64) T buffer[tile];
     for (size_t i = begin; i < end; i += tile) {
         const size_t m = end - i < tile ? end - i : tile;
-        const auto* v = make(i, m);
-        if (!v) return;
+        const T* v = form(s, i, m, buffer);
         size_t j = 0;
         for (; j + lanes <= m; j += lanes)
             for (std::uint32_t bits = above16(v + j, floor); bits; bits &= bits - 1) {
@@ -50,12 +49,6 @@ inline void scan_made(size_t begin, size_t end, B floor, Make make, Hit hit) {
         for (; j < m; ++j)
             if (key(v[j]) > floor) hit(i + j, v[j]);
     }
-}
-
-template <class T, class B, class Hit>
-inline void scan(const Source<T>& s, size_t begin, size_t end, B floor, Hit hit) {
-    alignas(64) T buffer[tile];
-    scan_made(begin, end, floor, [&](size_t i, size_t n) { return form(s, i, n, buffer); }, hit);
 }
 
 // hit(i, v) for the elements with keys above `floor` but not above `ceiling`; returns how many are above that.
@@ -114,15 +107,12 @@ public:
         return tally(floor);
     }
 
-    // The same while v comes into being: make(c, i, n) writes the v of n elements from i, of chunk c, to x and returns
-    // where they are, or null to stop.
+    // The same while v comes into being: make(c, keep) writes the v of chunk c to x, and calls keep(i, v) for the elements
+    // above `floor`, in order.
     template <class Make>
-    size_t collect_making(B floor, size_t room_for, Make make) {
-        gather(room_for, [this, floor, &make](size_t c, auto keep) -> size_t {
-            scan_made(chunks_.begin(c), chunks_.end(c), floor, [&](size_t i, size_t n) { return make(c, i, n); }, keep);
-            return 0;
-        });
-        return tally(floor);
+    void collect_making(B floor, size_t room_for, Make make) {
+        gather(room_for, [&make](size_t c, auto keep) -> size_t { return make(c, keep), 0; });
+        tally(floor);
     }
 
     const Chunks& chunks() const { return chunks_; }

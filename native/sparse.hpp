@@ -46,6 +46,7 @@ constexpr std::uint64_t not_finite = ~std::uint64_t(0);
     GRACE_DECLARE(void, randomk_add, T* out, std::uint64_t d, const T* values, std::uint64_t k, std::uint64_t word,   \
                   T alpha, int threads)                                                                               \
     GRACE_DECLARE(void, dgc_correct, T* m, T* v, const T* g, T mu, bool nesterov, T scale, std::size_t n, int threads) \
+    GRACE_DECLARE(bool, dgc_dense, T* mean, T* m, T mu, bool nesterov, std::size_t n, int threads)                    \
     GRACE_DECLARE(double, square_sum, const T* x, std::size_t n, int threads)                                         \
     GRACE_DECLARE(void, eden_encode, const Source<T>& s, int bits, const double* centroids, std::uint64_t word,       \
                   std::uint8_t* codes, T* scales, int threads)                                                        \
@@ -55,6 +56,7 @@ constexpr std::uint64_t not_finite = ~std::uint64_t(0);
 GRACE_DECLARE_SPARSE(float)
 GRACE_DECLARE_SPARSE(double)
 
+GRACE_DECLARE(void, clear, void* data, std::size_t bytes, int threads)
 GRACE_DECLARE(void, encode_indices, const std::int64_t* indices, std::uint64_t count, std::uint64_t d,
               std::uint64_t k, std::uint8_t* out)
 GRACE_DECLARE(int, decode_indices, const std::uint8_t* index, std::uint64_t d, std::uint64_t k, std::uint64_t count,

@@ -11,6 +11,17 @@ namespace grace {
 namespace GRACE_ISA {
 namespace {
 
+// As many elements as a register holds; left to itself the compiler unrolls a short loop into single elements.
+#if defined(__AVX2__)
+constexpr size_t register_bytes = 32;
+#else
+constexpr size_t register_bytes = 16;
+#endif
+template <class T>
+struct Register {
+    typedef T type __attribute__((vector_size(register_bytes)));
+};
+
 // m = mu m + g, v = v + m, with g scaled (Lin 2018, equations 4 and 5).
 template <class T>
 struct Correction {
@@ -19,21 +30,64 @@ struct Correction {
     T mu, scale;
     bool nesterov;
 
+    template <bool ahead, class V>
+    static inline void one(V& m, V& v, V g, T mu) {
+        if (ahead) {
+            m = (m + g) * mu;
+            v = (v + m) + g;
+        } else {
+            m = m * mu + g;
+            v += m;
+        }
+    }
+
+    template <bool ahead>
+    inline void some(size_t begin, size_t n) const {
+        T *__restrict momentum = m + begin, *__restrict sum = v + begin;
+        const T* __restrict grad = g + begin;
+        const T factor = mu, times = scale;
+        for (size_t i = 0; i < n; ++i) one<ahead>(momentum[i], sum[i], grad[i] * times, factor);
+    }
+
     void apply(size_t begin, size_t end) const {
-        T *__restrict momentum = m, *__restrict sum = v;
-        const T* __restrict grad = g;
-        if (nesterov)
-            for (size_t i = begin; i < end; ++i) {
-                const T one = grad[i] * scale, now = (momentum[i] + one) * mu;
-                momentum[i] = now;
-                sum[i] = (sum[i] + now) + one;
+        nesterov ? some<true>(begin, end - begin) : some<false>(begin, end - begin);
+    }
+
+    template <bool ahead>
+    inline void sixteen(size_t begin) const {
+        using V = typename Register<T>::type;
+        constexpr size_t n = sizeof(V) / sizeof(T);
+        for (size_t i = begin; i < begin + lanes; i += n) {
+            V a, b, grad;
+            std::memcpy(&a, m + i, sizeof a), std::memcpy(&b, v + i, sizeof b), std::memcpy(&grad, g + i, sizeof grad);
+            one<ahead>(a, b, V(grad * scale), mu);
+            std::memcpy(m + i, &a, sizeof a), std::memcpy(v + i, &b, sizeof b);
+        }
+    }
+
+    // The same up to an element of g that is not finite; returns where it stopped. hit(i, v[i]) for the new v above `floor`.
+    template <class B, class Hit>
+    size_t apply_above(size_t begin, size_t end, B floor, Hit hit) const {
+        return nesterov ? above<true>(begin, end, floor, hit) : above<false>(begin, end, floor, hit);
+    }
+
+    template <bool ahead, class B, class Hit>
+    size_t above(size_t begin, size_t end, B floor, Hit hit) const {
+        constexpr B infinity = B(sizeof(T) == 4 ? 0x7f800000 : 0x7ff0000000000000);
+        size_t i = begin;
+        for (; i + lanes <= end; i += lanes) {
+            if (above16(g + i, B(infinity - 1))) break;
+            sixteen<ahead>(i);
+            for (std::uint32_t bits = above16(v + i, floor); bits; bits &= bits - 1) {
+                const size_t at = i + size_t(__builtin_ctz(bits));
+                hit(at, v[at]);
             }
-        else
-            for (size_t i = begin; i < end; ++i) {
-                const T now = momentum[i] * mu + grad[i] * scale;
-                momentum[i] = now;
-                sum[i] += now;
-            }
+        }
+        for (; i < end && key(g[i]) < infinity; ++i) {
+            some<ahead>(i, 1);
+            if (key(v[i]) > floor) hit(i, v[i]);
+        }
+        return i;
     }
 
     // v[i] as it will be.
@@ -169,24 +223,22 @@ Pass<T> correct(const Correction<T>& c, Picker<T>& picker, size_t d, size_t k, c
     size_t *kept = rooms[1].template get<size_t>(2 * chunks.count), *done = kept + chunks.count;
     for (size_t q = 0; q < chunks.count; ++q) kept[q] = 0, done[q] = chunks.begin(q);
     bool bad = false;
-    picker.collect_making(floor, room_for, [&](size_t q, size_t i, size_t n) -> const T* {
-        if (__atomic_load_n(&bad, __ATOMIC_RELAXED)) return nullptr;
-        if (!c.finite(i, i + n)) {
-            __atomic_store_n(&bad, true, __ATOMIC_RELAXED);
-            return nullptr;
-        }
-        c.apply(i, i + n);
-        done[q] = i + n;
-        if (sampled) {
-            B* out = keys + q * of_chunk;
-            size_t at = kept[q], s = start + (i > start ? (i - start + stride - 1) / stride * stride : 0);
-            for (; s < i + n; s += stride) {
-                out[at] = key(c.v[s]);
+    picker.collect_making(floor, room_for, [&](size_t q, auto keep) {
+        B* out = keys + q * of_chunk;
+        size_t at = 0, next = chunks.begin(q);
+        if (sampled) next = start + (next > start ? (next - start + stride - 1) / stride * stride : 0);
+        for (size_t i = chunks.begin(q), end = chunks.end(q); i < end; i += tile) {
+            if (__atomic_load_n(&bad, __ATOMIC_RELAXED)) return;
+            const size_t stop = end - i < tile ? end : i + tile;
+            done[q] = c.apply_above(i, stop, floor, keep);
+            if (done[q] < stop) return __atomic_store_n(&bad, true, __ATOMIC_RELAXED);
+            if (!sampled) continue;
+            for (; next < stop; next += stride) {
+                out[at] = key(c.v[next]);
                 at += out[at] > floor;
             }
-            kept[q] = at;
         }
-        return c.v + i;
+        kept[q] = at;
     });
     if (bad) {
         each(chunks.count, threads, [&](size_t q) { c.undo(chunks.begin(q), done[q]); });
@@ -233,6 +285,27 @@ size_t step(const Correction<T>& c, size_t d, size_t k, const Sampling& p, const
     }
 }
 
+// Momentum of a parameter that travels dense, after the average; false and nothing changed if that is not finite.
+template <class T>
+bool dense(T* mean, T* m, T mu, bool nesterov, size_t n, int threads) {
+    bool bad = false;
+    const Correction<T> c{m, mean, mean, mu, T(1), nesterov};
+    parallel(n, grain, threads, [&](size_t begin, size_t end) {
+        if (!c.finite(begin, end)) __atomic_store_n(&bad, true, __ATOMIC_RELAXED);
+    });
+    if (bad) return false;
+    parallel(n, grain, threads, [=](size_t begin, size_t end) {
+        if (nesterov)
+            for (size_t i = begin; i < end; ++i) {
+                m[i] = (m[i] + mean[i]) * mu;
+                mean[i] = m[i] + mean[i];
+            }
+        else
+            for (size_t i = begin; i < end; ++i) mean[i] = m[i] = m[i] * mu + mean[i];
+    });
+    return true;
+}
+
 }  // namespace
 
 #define GRACE_DEFINE(T)                                                                                               \
@@ -244,6 +317,9 @@ size_t step(const Correction<T>& c, size_t d, size_t k, const Sampling& p, const
                            const Sampling& sampling, void* values, Kind kind, std::uint8_t* index, int threads) {     \
         return step(Correction<T>{m, v, g, mu, scale, nesterov}, n, size_t(k), sampling, Values{values, kind}, index, \
                     threads);                                                                                         \
+    }                                                                                                                 \
+    bool dgc_dense(T* mean, T* m, T mu, bool nesterov, std::size_t n, int threads) {                                  \
+        return dense(mean, m, mu, nesterov, n, threads);                                                              \
     }                                                                                                                 \
     void dgc_correct(T* m, T* v, const T* g, T mu, bool nesterov, T scale, std::size_t n, int threads) {              \
         const Correction<T> c{m, v, g, mu, scale, nesterov};                                                          \

@@ -285,3 +285,29 @@ def test_indices_of_every_density():
                     K.sparse_zero_(zeroed, mine, k, count)
                     R.sparse_zero_(by_reference, mine, k, count)
                     assert torch.equal(zeroed, by_reference)
+
+
+@each_dtype
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_momentum_of_dense_parameters(dtype, nesterov):
+    for n in (1, 1000, 70_001):
+        mean, m = values(n, dtype), values(n, dtype, 2)
+        other_mean, other_m = mean.clone(), m.clone()
+        assert K.dgc_dense_(mean, m, 0.9, nesterov)
+        assert R.dgc_dense_(other_mean, other_m, 0.9, nesterov)
+        assert torch.equal(bits(mean), bits(other_mean))
+        assert torch.equal(bits(m), bits(other_m))
+        mean[n // 2] = float("nan")
+        for kernels in (K, R):
+            assert not kernels.dgc_dense_(mean, m, 0.9, nesterov)
+        assert torch.equal(bits(m), bits(other_m))
+
+
+@each_dtype
+@pytest.mark.parametrize("threads", [1, 2])
+def test_clear(dtype, threads):
+    torch.set_num_threads(threads)
+    for n in (0, 1, 1000, 262_145, 700_003):
+        whole = torch.ones(n + 3, dtype=dtype)
+        K.clear_(whole[2:-1])
+        assert torch.equal(whole, torch.cat([torch.ones(2), torch.zeros(n), torch.ones(1)]).to(dtype))

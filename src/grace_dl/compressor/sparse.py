@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .. import kernels
 from ..errors import ConfigError, PayloadError
 from ..key import Key
 from .base import Codec, Context, Payload, Spec
@@ -63,9 +64,9 @@ class SparseCodec(FlatCodec):
     """Base of methods whose payload names few elements: decoding scales those instead of the whole result."""
 
     def combine_(self, out: Tensor, payloads: Sequence[Payload], ctx: Context) -> None:
-        out.zero_()
         if out.numel() == 0:
             return
+        kernels.of(out).clear_(out)
         share = 1.0 / len(payloads) if self.average else 1.0
         for payload in payloads:
             self._add(out.view(-1), payload, ctx, share)

@@ -104,7 +104,8 @@ class DgcMemory(Memory):
             encoded = fused(m, v, used, key, self.momentum, self.nesterov, scale, out)
             if encoded is None:
                 raise NotFinite
-            return DgcPending(key, compressor, grad, *encoded, None, used, scale)
+            payload, ctx = encoded
+            return DgcPending(key, compressor, grad, payload, ctx, None, used, scale)
         kernels.of(v).dgc_correct_(m.view(-1), v.view(-1), used.view(-1), self.momentum, self.nesterov, scale)
         try:
             payload, ctx = compressor.encode(v, key, out)
@@ -135,16 +136,7 @@ class DgcMemory(Memory):
 
     def after_dense_(self, mean: Tensor, name: str) -> None:
         """Parameters that travel dense get their momentum here, after the average."""
-        if not bool(kernels.of(mean).all_finite(mean)):
-            return
-        m = self.slot(name, "m", mean).view_as(mean)
-        grad = mean.to(m.dtype)
-        if self.nesterov:
-            m.add_(grad).mul_(self.momentum)
-            mean.copy_(m + grad)
-        else:
-            m.mul_(self.momentum).add_(grad)
-            mean.copy_(m)
+        kernels.of(mean).dgc_dense_(mean, self.slot(name, "m", mean), self.momentum, self.nesterov)
 
     def residual(self, name: str) -> Tensor | None:
         return self.state.get(name, {}).get("v")

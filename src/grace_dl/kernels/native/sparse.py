@@ -14,9 +14,11 @@ from ..reference.indices import index_bytes
 from .pointer import address, native_dtype, part_address, source, threads
 
 __all__ = [
+    "clear_",
     "decode_indices",
     "dgc_commit_",
     "dgc_correct_",
+    "dgc_dense_",
     "dgc_encode",
     "dgc_step_",
     "eden_add",
@@ -249,6 +251,23 @@ def dgc_correct_(m: Tensor, v: Tensor, g: Tensor, mu: float, nesterov: bool, sca
     n = v.numel()
     at = tuple(address(tensor, v.dtype, n) for tensor in (m, v, g))
     _native.dgc_correct(wide, *at, mu, nesterov, scale, n, threads())
+
+
+def dgc_dense_(mean: Tensor, m: Tensor, mu: float, nesterov: bool) -> bool:
+    """Momentum of a parameter that travels dense, after the average; False, and nothing changed, if that is not finite."""
+    wide = native_dtype(mean)
+    if wide is None or m.dtype is not mean.dtype or not mean.is_contiguous():
+        return reference.dgc_dense_(mean, m, mu, nesterov)
+    n = mean.numel()
+    at = address(mean, mean.dtype, n), address(m, mean.dtype, n)
+    return _native.dgc_dense(wide, *at, mu, nesterov, n, threads())
+
+
+def clear_(out: Tensor) -> None:
+    """Zero all of `out`; a large one without reading it into the cache first."""
+    if native_dtype(out) is None or not out.is_contiguous():
+        return reference.clear_(out)
+    _native.clear(out.data_ptr(), out.nbytes, threads())
 
 
 def square_sum(x: Tensor) -> float:

@@ -19,8 +19,10 @@ from .reduce import tree_sum
 
 __all__ = [
     "Sampling",
+    "clear_",
     "dgc_commit_",
     "dgc_correct_",
+    "dgc_dense_",
     "dgc_encode",
     "dgc_step_",
     "dgc_undo_",
@@ -131,6 +133,11 @@ def sparse_add(
     if bool((values[count:] != 0).any()):
         raise broken(f"values behind the {count} announced ones are not zero")
     out[chosen] += values[:count].to(out.dtype) * alpha
+
+
+def clear_(out: Tensor) -> None:
+    """Zero all of `out`."""
+    out.zero_()
 
 
 def sparse_zero_(out: Tensor, index: Tensor, k: int, count: int | None = None) -> None:
@@ -271,6 +278,21 @@ def dgc_commit_(v: Tensor, m: Tensor | None, values: Tensor, index: Tensor, coun
     sparse_add(v.view(-1), values, index, -1.0, count)
     if m is not None:
         sparse_zero_(m.view(-1), index, values.numel(), count)
+
+
+def dgc_dense_(mean: Tensor, m: Tensor, mu: float, nesterov: bool) -> bool:
+    """Momentum of a parameter that travels dense, after the average; False, and nothing changed, if that is not finite."""
+    if not all_finite(mean):
+        return False
+    m = m.view(mean.shape)
+    grad = mean.to(m.dtype)
+    if nesterov:
+        m.add_(grad).mul_(mu)
+        mean.copy_(m + grad)
+    else:
+        m.mul_(mu).add_(grad)
+        mean.copy_(m)
+    return True
 
 
 def square_sum(x: Tensor) -> float:
