@@ -53,7 +53,7 @@ class FlatCodec(Codec):
 
     def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
         if out.numel():
-            self._add(out.view(-1), payload, ctx, 1.0)
+            self._add(out if out.dim() == 1 else out.view(-1), payload, ctx, 1.0)
 
     def residual_(self, tensor: Tensor, payload: Payload, ctx: Context) -> None:
         if tensor.numel():
@@ -107,8 +107,8 @@ def value_dtype(name: str | None, dtype: torch.dtype) -> torch.dtype:
 
 def check_parts(payload: Payload, spec: Spec) -> None:
     """Refuse a peer's payload whose tensors are not those that `spec` says."""
-    found = tuple((part.dtype, part.numel()) for part in payload)
-    if found != tuple(spec):
+    found = [(part.dtype, part.numel()) for part in payload]
+    if found != list(spec):
         raise PayloadError(
             f"a payload holds {_describe(found)}, but {_describe(spec)} were expected: the peer uses another method, "
             "other settings or another tensor size."

@@ -21,9 +21,7 @@ _REMEDY = {"native": "reinstall with a C++ compiler present", "triton": "pip ins
 
 def of(tensor: Tensor) -> ModuleType:
     """The backend that serves tensors like this one."""
-    # `environ.get` takes several times as long where the variable is not set, and every tensor of a step comes by here.
-    forced = os.environ["GRACE_KERNELS"] if "GRACE_KERNELS" in os.environ else ""  # noqa: SIM401
-    return backend(forced, tensor.device.type)
+    return backend(os.environ.get("GRACE_KERNELS", ""), tensor.device.type)
 
 
 @functools.cache
