@@ -376,7 +376,7 @@ private:
                 least_[side] = k ? 0 : top;
             } else if (k <= over || k > over + total_.inside[side]) {
                 return false;
-            } else if (ceiling_[side] == floor_[side] + 1) {
+            } else if (ceiling_[side] - floor_[side] == 1) {
                 least_[side] = ceiling_[side], ties_[side] = k - over;
             } else if (!stored_) {
                 return false;
@@ -455,7 +455,7 @@ private:
         for (size_t c = 0; c < chunks_.count; ++c) {
             Found& one = found_[c];
             Both<size_t> more{{0, 0}}, same{{0, 0}};
-            const bool exact = ceiling_[0] == floor_[0] + 1 && ceiling_[1] == floor_[1] + 1;
+            const bool exact = ceiling_[0] - floor_[0] == 1 && ceiling_[1] - floor_[1] == 1;
             if (stored_ && !exact)
                 visit(c, [&](B bits) {
                     const int side = bits < 0;
@@ -463,7 +463,7 @@ private:
                 });
             starts_[c] = rank;
             for (int side = 0; side < 2; ++side) {
-                const bool single = ceiling_[side] == floor_[side] + 1;
+                const bool single = ceiling_[side] - floor_[side] == 1;
                 size_t above = one.over[side] + (single ? 0 : more[side]), equal = single ? one.inside[side] : same[side];
                 if (least_[side] == 0) above = one.members[side], equal = 0;
                 one.inside[side] = equal < left[side] ? equal : left[side];

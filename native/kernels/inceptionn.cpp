@@ -115,6 +115,12 @@ struct Packed {
     size_t smalls, mediums, raws;
 };
 
+// An empty class has no address.
+template <class V>
+inline void copy(V* to, const V* from, uint64_t n) {
+    if (n) std::memcpy(to, from, size_t(n) * sizeof(V));
+}
+
 #if defined(__AVX2__)
 
 // For each set of lanes: those of the set moved to the front, and the other way round.
@@ -257,9 +263,9 @@ void emit_(const Source<T>& s, T bound, const uint64_t* starts, uint8_t* small, 
             if (done < m) classify(v + done, m - done, by, packed, x ? x + done : nullptr);
             // Room was made for what the first step saw; a tensor that someone changes meanwhile must not exceed it.
             if (smalls + packed.smalls > here[3] || mediums + packed.mediums > here[4] || raws + packed.raws > here[5]) return;
-            std::memcpy(small + smalls, packed.small, packed.smalls);
-            std::memcpy(medium + mediums, packed.medium, packed.mediums * sizeof *medium);
-            std::memcpy(raw + raws, packed.raw, packed.raws * sizeof *raw);
+            copy(small + smalls, packed.small, packed.smalls);
+            copy(medium + mediums, packed.medium, packed.mediums);
+            copy(raw + raws, packed.raw, packed.raws);
             smalls += packed.smalls, mediums += packed.mediums, raws += packed.raws;
         }
     });
@@ -306,9 +312,9 @@ int add_(T* out, size_t n, const uint8_t* tags, const uint8_t* small, uint64_t s
             const size_t m = end - i < tile ? end - i : tile, last = (i + m + 3) / 4;
             Counts counts;
             for (size_t at = i / 4; at < last; at += 8) counts.add(word_at(tags, last, at));
-            std::memcpy(packed.small, small + at_small, counts.small);
-            std::memcpy(packed.medium, medium + at_medium, counts.medium * sizeof *medium);
-            std::memcpy(packed.raw, raw + at_raw, counts.raw * sizeof *raw);
+            copy(packed.small, small + at_small, counts.small);
+            copy(packed.medium, medium + at_medium, counts.medium);
+            copy(packed.raw, raw + at_raw, counts.raw);
             at_small += counts.small, at_medium += counts.medium, at_raw += counts.raw;
 #if defined(__AVX2__)
             if constexpr (sizeof(T) == 4)
