@@ -26,6 +26,7 @@ ALLOWED = {
     "errors": set(),
     "settings": {"errors"},
     "key": set(),
+    "words": set(),
 }
 """What each part may import of the others. Parts not named are front doors and may import anything below them."""
 

@@ -221,7 +221,7 @@ def test_the_bar_shows_loss_accuracy_speed_and_bytes() -> None:
         )
         show(("epoch", {"step": 5, "epoch": 1, "scores": {"acc/test_top1": 0.75}, "bytes": 5_000_000}))
     shown = out.getvalue()
-    for part in ("epoch 2", "loss 0.2500", "acc 50.0 %", "1,234/s", "5.0 MB", "acc/test_top1 0.7500"):
+    for part in ("epoch 2", "loss 0.2500", "acc 50.0 %", "1,234/s", "5.00 MB", "acc/test_top1 0.7500"):
         assert part in shown
 
 

@@ -156,7 +156,7 @@ def _tell_apart(records: list[dict[str, Any]]) -> None:
         flat = [flatten(r["params"]) for r in same]
         differ = [k for k in {k: 0 for f in flat for k in f} if len({repr(f.get(k)) for f in flat}) > 1]
         for r, settings in zip(same, flat):
-            r["label"] = ", ".join([label, *(f"{key}={settings.get(key)}" for key in differ)])
+            r["label"] = ", ".join([label, *(f"{key}={settings[key]}" for key in differ if key in settings)])
     seen: set[str] = set()
     for r in records:
         if identity(r) in seen:

@@ -8,11 +8,11 @@ from typing import Any
 
 from ..bench import summary
 from ..bench.contenders import BF16, FLOAT32
+from ..words import escape, link, number, percent, size
 from . import charts
 from .load import Result
 from .page import Section, figure, provenance
 from .tables import Cell, table
-from .words import escape, link, number, percent, size
 
 Record = dict[str, Any]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import ConfigError
+from ..words import slug
 from . import accuracy, kernels, steps, traffic
 from .load import Result, read
 from .page import Section, page
-from .words import slug
 
 SECTIONS: dict[str, Callable[[Result, str], Section]] = {
     "link": steps.section,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..words import number
 from . import charts
 from .load import Result
 from .page import Section, figure, folded, provenance
 from .tables import Cell, table
-from .words import number
 
 Record = dict[str, Any]
 PARTS = (("compress", "compress with error feedback"), ("decode", "decode one peer"))

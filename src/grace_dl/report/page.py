@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..words import escape
 from .load import Result
-from .words import escape
 
 HERE = Path(__file__).parent
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"

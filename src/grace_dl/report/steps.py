@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from ..words import UNLIMITED, escape, link, milliseconds, number, size
 from . import charts
 from .breakeven import break_even
 from .load import Result
 from .page import Section, figure, folded, provenance
 from .tables import Cell, table
-from .words import UNLIMITED, escape, link, milliseconds, number, size
 
 PLAIN, RIVAL = "ddp", "ddp fp16 hook"
 PARTS = ("forward", "backward", "compress", "wait", "decode", "update")

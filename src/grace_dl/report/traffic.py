@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from ..words import number, size
 from . import charts
 from .load import Result
 from .page import Section, figure, provenance
 from .tables import Cell, table
-from .words import number, size
 
 SIZES = (
     ("payload", "payload_bytes", "handed to collectives"),
