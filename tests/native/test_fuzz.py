@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 KERNELS = (
-    "adaq",
+    "adaq_add",
     "basic",
     "blocks",
     "cast",
