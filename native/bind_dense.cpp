@@ -1,38 +1,10 @@
 #include <vector>
 
-#include "bind.hpp"
+#include "bind_typed.hpp"
 #include "dense.hpp"
 
 using namespace grace;
 using std::size_t;
-
-namespace {
-
-// The arguments every encoder begins with.
-struct From {
-    bool wide;
-    address x, g;
-    size_t n;
-    double beta, gamma;
-    bool ef;
-
-    template <class T>
-    Source<T> as() const {
-        return {at<T>(x), at<const T>(g), T(beta), T(gamma), n, ef};
-    }
-};
-
-#define FROM bool wide, address x, address g, size_t n, double beta, double gamma, bool ef
-#define GIVEN From{wide, x, g, n, beta, gamma, ef}
-
-// f(T()) with T the element type, the GIL released.
-template <class F>
-auto typed(bool wide, F f) {
-    nb::gil_scoped_release release;
-    return wide ? f(double()) : f(float());
-}
-
-}  // namespace
 
 void bind_dense(nb::module_& m) {
     m.def("all_finite", [](address x, size_t n, int size, u64 mask, int threads) {
@@ -49,7 +21,7 @@ void bind_dense(nb::module_& m) {
     m.def("cast_encode", [](FROM, bool brain, int workers, double limit, address out, int threads) {
         typed(wide, [=](auto zero) {
             using T = decltype(zero);
-            GRACE_CALL(cast_encode, GIVEN.as<T>(), brain, T(1.0 / workers), T(workers), T(limit), at<u16>(out), threads);
+            GRACE_CALL(cast_encode, SOURCE(T), brain, T(1.0 / workers), T(workers), T(limit), at<u16>(out), threads);
         });
     });
     m.def("cast_add", [](bool wide, address out, size_t n, bool brain, address payload, int threads) {
@@ -62,7 +34,7 @@ void bind_dense(nb::module_& m) {
     m.def("fp8_encode", [](FROM, size_t block, address codes, address scales, int threads) {
         typed(wide, [=](auto zero) {
             using T = decltype(zero);
-            GRACE_CALL(fp8_encode, GIVEN.as<T>(), block, at<u8>(codes), at<T>(scales), threads);
+            GRACE_CALL(fp8_encode, SOURCE(T), block, at<u8>(codes), at<T>(scales), threads);
         });
     });
     m.def("fp8_add", [](bool wide, address out, size_t n, size_t block, address codes, address scales, int threads) {
@@ -76,7 +48,7 @@ void bind_dense(nb::module_& m) {
                              int threads) {
         typed(wide, [=](auto zero) {
             using T = decltype(zero);
-            GRACE_CALL(block_encode, GIVEN.as<T>(), block, levels, bits, l2, word, at<u8>(codes), at<T>(scales), threads);
+            GRACE_CALL(block_encode, SOURCE(T), block, levels, bits, l2, word, at<u8>(codes), at<T>(scales), threads);
         });
     });
     m.def("block_add", [](bool wide, address out, size_t n, size_t block, int levels, int bits, address codes,
@@ -92,7 +64,7 @@ void bind_dense(nb::module_& m) {
                              int threads) {
         typed(wide, [=](auto zero) {
             using T = decltype(zero);
-            GRACE_CALL(u8bit_encode, GIVEN.as<T>(), at<const T>(values), at<const T>(middle), at<const u8>(starts),
+            GRACE_CALL(u8bit_encode, SOURCE(T), at<const T>(values), at<const T>(middle), at<const u8>(starts),
                        at<u8>(codes), at<T>(scale), threads);
         });
     });
@@ -106,7 +78,7 @@ void bind_dense(nb::module_& m) {
     m.def("natural_encode", [](FROM, u64 word, address codes, address bases, int threads) {
         typed(wide, [=](auto zero) {
             using T = decltype(zero);
-            GRACE_CALL(natural_encode, GIVEN.as<T>(), word, at<u8>(codes), at<std::int16_t>(bases), threads);
+            GRACE_CALL(natural_encode, SOURCE(T), word, at<u8>(codes), at<std::int16_t>(bases), threads);
         });
     });
     m.def("natural_add", [](bool wide, address out, size_t n, address codes, address bases, int threads) {
@@ -125,7 +97,7 @@ void bind_dense(nb::module_& m) {
     m.def("ternary_encode", [](FROM, double clip, u64 word, address codes, address scale, int threads) {
         typed(wide, [=](auto zero) {
             using T = decltype(zero);
-            GRACE_CALL(ternary_encode, GIVEN.as<T>(), clip, word, at<u8>(codes), at<T>(scale), threads);
+            GRACE_CALL(ternary_encode, SOURCE(T), clip, word, at<u8>(codes), at<T>(scale), threads);
         });
     });
     m.def("ternary_add", [](bool wide, address out, size_t n, address codes, double scale, int threads) {
@@ -138,7 +110,7 @@ void bind_dense(nb::module_& m) {
     m.def("sign_encode", [](FROM, u64 word, address bits, address flag, int threads) {
         typed(wide, [=](auto zero) {
             using T = decltype(zero);
-            GRACE_CALL(sign_encode, GIVEN.as<T>(), word, at<u8>(bits), at<u8>(flag), threads);
+            GRACE_CALL(sign_encode, SOURCE(T), word, at<u8>(bits), at<u8>(flag), threads);
         });
     });
     m.def("sign_vote", [](bool wide, address out, size_t n, nb::list ballots, u64 word, int threads) {
@@ -152,13 +124,13 @@ void bind_dense(nb::module_& m) {
     m.def("scaled_sign_encode", [](FROM, address bits, address scale, int threads) {
         typed(wide, [=](auto zero) {
             using T = decltype(zero);
-            GRACE_CALL(scaled_sign_encode, GIVEN.as<T>(), at<u8>(bits), at<T>(scale), threads);
+            GRACE_CALL(scaled_sign_encode, SOURCE(T), at<u8>(bits), at<T>(scale), threads);
         });
     });
     m.def("onebit_encode", [](FROM, address bits, address means, int threads) {
         typed(wide, [=](auto zero) {
             using T = decltype(zero);
-            GRACE_CALL(onebit_encode, GIVEN.as<T>(), at<u8>(bits), at<T>(means), threads);
+            GRACE_CALL(onebit_encode, SOURCE(T), at<u8>(bits), at<T>(means), threads);
         });
     });
     m.def("two_add", [](bool wide, address out, size_t n, address bits, double low, double high, int threads) {

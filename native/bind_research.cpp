@@ -1,4 +1,4 @@
-#include "bind.hpp"
+#include "bind_typed.hpp"
 #include "research.hpp"
 
 using namespace grace;
@@ -6,20 +6,6 @@ using std::int16_t;
 using std::size_t;
 using std::uint64_t;
 using std::uint8_t;
-
-namespace {
-
-#define FROM bool wide, address x, address g, size_t n, double beta, double gamma, bool ef
-#define SOURCE(T) (Source<T>{at<T>(x), at<const T>(g), T(beta), T(gamma), n, ef})
-
-// f(T()) with T the element type, the GIL released.
-template <class F>
-auto typed(bool wide, F f) {
-    nb::gil_scoped_release release;
-    return wide ? f(double()) : f(float());
-}
-
-}  // namespace
 
 void bind_research(nb::module_& m) {
     m.attr("inceptionn_piece") = inceptionn_piece;

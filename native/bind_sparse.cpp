@@ -1,24 +1,10 @@
-#include "bind.hpp"
+#include "bind_typed.hpp"
 #include "sparse.hpp"
 
 using namespace grace;
 using std::size_t;
 using std::uint64_t;
 using std::uint8_t;
-
-namespace {
-
-#define FROM bool wide, address x, address g, size_t n, double beta, double gamma, bool ef
-#define SOURCE(T) (Source<T>{at<T>(x), at<const T>(g), T(beta), T(gamma), n, ef})
-
-// f(T()) with T the element type, the GIL released.
-template <class F>
-auto typed(bool wide, F f) {
-    nb::gil_scoped_release release;
-    return wide ? f(double()) : f(float());
-}
-
-}  // namespace
 
 void bind_sparse(nb::module_& m) {
     m.def("topk_encode", [](FROM, uint64_t k, address values, int kind, address index, int threads) {
