@@ -68,45 +68,35 @@ inline void share(std::size_t count, std::size_t unit, std::size_t elements, int
     run((count + grain - 1) / grain, threads, task, &context);
 }
 
-// Rows are taken in groups that fill the registers, so that a load of q serves several of them.
-template <int R>
-constexpr int rows_at_once = R <= 2 ? 4 : R <= 4 ? 2 : 1;
-
 // p = (e + g) q^T -----------------------------------------------------------------------------------------
 
-template <class T, int R, int N>
-inline void project_rows_group(const T* e, const T* g, const T* q, T* p, std::size_t m) {
-    Vec<T> sums[N][R] = {};
+// One row at a time: memory is then read from end to end, which is faster than sharing loads of q between rows.
+template <class T, int R>
+inline void project_row(const T* e, const T* g, const T* q, T* p, std::size_t m) {
+    Vec<T> sums[R] = {};
     std::size_t j = 0;
     for (; j + lanes<T> <= m; j += lanes<T>) {
-        Vec<T> v[N];
-        for (int i = 0; i < N; ++i) v[i] = load(e + i * m + j) + load(g + i * m + j);
-        for (int k = 0; k < R; ++k) {
-            Vec<T> column = load(q + k * m + j);
-            for (int i = 0; i < N; ++i) sums[i][k] += v[i] * column;
-        }
+        const Vec<T> v = load(e + j) + load(g + j);
+        for (int k = 0; k < R; ++k) sums[k] += v * load(q + k * m + j);
     }
-    for (int i = 0; i < N; ++i) {
-        for (int k = 0; k < R; ++k) {
-            T sum = total<T>(sums[i][k]);
-            for (std::size_t rest = j; rest < m; ++rest) sum += (e[i * m + rest] + g[i * m + rest]) * q[k * m + rest];
-            p[i * R + k] = sum;
-        }
+    for (int k = 0; k < R; ++k) {
+        T sum = total<T>(sums[k]);
+        for (std::size_t rest = j; rest < m; ++rest) sum += (e[rest] + g[rest]) * q[k * m + rest];
+        p[k] = sum;
     }
 }
 
 template <class T, int R>
 void project_rows_of(const T* e, const T* g, const T* q, T* p, std::size_t n, std::size_t m, int threads) {
-    constexpr int N = rows_at_once<R>;
-    share(n, N, n * m, threads, [=](std::size_t i, std::size_t end) {
-        for (; i + N <= end; i += N) project_rows_group<T, R, N>(e + i * m, g + i * m, q, p + i * R, m);
-        for (; i < end; ++i) project_rows_group<T, R, 1>(e + i * m, g + i * m, q, p + i * R, m);
+    share(n, 1, n * m, threads, [=](std::size_t i, std::size_t end) {
+        for (; i < end; ++i) project_row<T, R>(e + i * m, g + i * m, q, p + i * R, m);
     });
 }
 
 // q = p^T (e + g) -----------------------------------------------------------------------------------------
 
-constexpr std::size_t column_block = 512;
+constexpr std::size_t column_block = 2048;
+constexpr std::size_t short_row = 512;
 constexpr std::size_t row_block = 128;
 
 // Adds N rows to the sums of `width` columns, which lie `column_block` apart by k.
@@ -142,9 +132,10 @@ void project_columns_of(const T* e, const T* g, const T* p, T* q, std::size_t n,
             // Sums of blocks of rows, then of these: rounding errors grow with the block, not with n.
             for (std::size_t first = 0; first < n; first += row_block) {
                 std::size_t last = n - first < row_block ? n : first + row_block;
-                std::memset(sums, 0, sizeof sums);
+                for (int k = 0; k < R; ++k) std::memset(sums + k * column_block, 0, width * sizeof(T));
                 std::size_t i = first;
-                for (; i + N <= last; i += N) {
+                // Short rows one by one: several at once are read out of order, which costs more than it saves.
+                for (; m > short_row && i + N <= last; i += N) {
                     project_columns_group<T, R, N>(e + i * m + begin, g + i * m + begin, p + i * R, sums, m, width);
                 }
                 for (; i < last; ++i) {
@@ -170,12 +161,12 @@ inline V product(const T (&p)[R], const V (&columns)[R]) {
 // What the two products have in common, known when compiling: nothing, q, or everything.
 enum class Shared { nothing, q, all };
 
-// N rows, m apart. Without `Residual` only `out` is written, without `Result` only `e`.
-template <class T, int R, bool Residual, bool Result, Shared shared, int N>
-inline void settle_group(T* e, const T* g, const T* p, const T* q, T* out, const T* p_mean, const T* q_mean,
-                         std::size_t m) {
+// A row. Without `Residual` only `out` is written, without `Result` only `e`.
+template <class T, int R, bool Residual, bool Result, Shared shared>
+inline void settle_row(T* e, const T* g, const T* p, const T* q, T* out, const T* p_mean, const T* q_mean,
+                       std::size_t m) {
     // Copies: the compiler must not think that writing a row changes the factors.
-    T local[N][R], mean[N][R];
+    T local[R], mean[R];
     std::memcpy(local, p, sizeof local);
     std::memcpy(mean, p_mean, sizeof mean);
     auto at = [&](std::size_t j, auto get, auto put) {
@@ -185,14 +176,11 @@ inline void settle_group(T* e, const T* g, const T* p, const T* q, T* out, const
         if constexpr (Result && shared == Shared::nothing) {
             for (int k = 0; k < R; ++k) other[k] = get(q_mean + k * m + j);
         }
-        for (int i = 0; i < N; ++i) {
-            V own = product<T, R>(local[i], columns);
-            if constexpr (Residual) put(e + i * m + j, (get(e + i * m + j) + get(g + i * m + j)) - own);
-            if constexpr (!Result) continue;
-            else if constexpr (shared == Shared::all) put(out + i * m + j, own);
-            else if constexpr (shared == Shared::q) put(out + i * m + j, product<T, R>(mean[i], columns));
-            else put(out + i * m + j, product<T, R>(mean[i], other));
-        }
+        const V own = product<T, R>(local, columns);
+        if constexpr (Residual) put(e + j, (get(e + j) + get(g + j)) - own);
+        if constexpr (Result && shared == Shared::all) put(out + j, own);
+        else if constexpr (Result && shared == Shared::q) put(out + j, product<T, R>(mean, columns));
+        else if constexpr (Result) put(out + j, product<T, R>(mean, other));
     };
     std::size_t j = 0;
     for (; j + lanes<T> <= m; j += lanes<T>) {
@@ -204,15 +192,12 @@ inline void settle_group(T* e, const T* g, const T* p, const T* q, T* out, const
 template <class T, int R, bool Residual, bool Result, Shared shared>
 void settle_rows(T* e, const T* g, const T* p, const T* q, T* out, const T* p_mean, const T* q_mean, std::size_t n,
                  std::size_t m, int threads) {
-    constexpr int N = R <= 4 ? 2 : 1;
-    share(n, N, n * m, threads, [=](std::size_t i, std::size_t end) {
-        auto rows = [=](std::size_t first, auto count) {
-            settle_group<T, R, Residual, Result, shared, decltype(count)::value>(
-                Residual ? e + first * m : nullptr, Residual ? g + first * m : nullptr, p + first * R, q,
-                Result ? out + first * m : nullptr, p_mean + first * R, q_mean, m);
-        };
-        for (; i + N <= end; i += N) rows(i, std::integral_constant<int, N>{});
-        for (; i < end; ++i) rows(i, std::integral_constant<int, 1>{});
+    share(n, 1, n * m, threads, [=](std::size_t i, std::size_t end) {
+        for (; i < end; ++i) {
+            settle_row<T, R, Residual, Result, shared>(Residual ? e + i * m : nullptr, Residual ? g + i * m : nullptr,
+                                                       p + i * R, q, Result ? out + i * m : nullptr, p_mean + i * R,
+                                                       q_mean, m);
+        }
     });
 }
 
