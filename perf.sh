@@ -3,7 +3,8 @@
 #   opt=acpsgd rank=4 dnn=resnet50 bs=64 nworkers=2 bash perf.sh
 # opt: ssgd, powersgd, acpsgd or any name of `grace methods`, several by spaces. dnn: a name of `grace bench step --help`, several
 # by commas. bs, imgsize, senlen: sizes (default: the network's). nthreads, rounds: threads a worker, steps measured.
-# rdma: which interface of envs.conf. out: the result file. Arguments go to `grace bench step`.
+# through: ddp (default), optimizer or both by a comma: what methods are attached to. rdma: which interface of envs.conf.
+# out: the result file. Arguments go to `grace bench step`.
 set -euo pipefail
 cd "$(dirname "$0")"
 . ./envs.conf
@@ -28,6 +29,7 @@ option --image-size "${imgsize:-}"
 option --length "${senlen:-}"
 option --threads "${nthreads:-}"
 option --rounds "${rounds:-}"
+option --through "${through:-}"
 # A bash array is fine too: hosts=(node1 node2).
 option --hosts "${hosts[*]:-}"
 

@@ -55,11 +55,17 @@ def test_results_of_other_settings_are_not_mixed(tmp_path: Path, capsys: pytest.
 def test_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "step.json"
     command = ["bench", "step", "--quick", "--rounds", "3", "--methods", "none", "topk", "--out", str(out)]
-    assert main(command) == 0
+    assert main([*command, "--through", "ddp,optimizer"]) == 0
     records = {r["label"]: r for r in results.load(out)["records"]}
-    assert set(records) == {"ddp", "ddp fp16 hook", "none", "topk"}
-    assert records["none"]["collectives"] >= 1
+    assert set(records) == {"ddp", "ddp fp16 hook", "none", "topk", "none (optimizer)", "topk (optimizer)"}
+    for label in ("none", "topk"):
+        both = records[label], records[f"{label} (optimizer)"]
+        assert [r["through"] for r in both] == ["ddp", "optimizer"]
+        assert min(r["collectives"] for r in both) >= 1
     assert records["topk"]["payload_bytes"] < records["none"]["payload_bytes"]
+    assert records["none (optimizer)"]["payload_bytes"] == pytest.approx(
+        records["none"]["payload_bytes"], rel=0.01
+    )
     assert "÷ ddp" in capsys.readouterr().out
 
 
@@ -104,7 +110,9 @@ def test_resnet50_has_its_known_size() -> None:
     assert (len(shapes), total) == (161, 25_557_032)
 
 
-@pytest.mark.parametrize("arguments", [["kernels", "--methods", "tpok"], ["step", "--workers", "0"]])
+@pytest.mark.parametrize(
+    "arguments", [["kernels", "--methods", "tpok"], ["step", "--workers", "0"], ["step", "--through", "dpd"]]
+)
 def test_bad_requests_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *arguments]) == 2
     assert capsys.readouterr().err.startswith("grace bench: ")

@@ -102,13 +102,14 @@ def test_sizes_go_to_the_models_that_have_them() -> None:
 
 
 def test_candidates() -> None:
-    assert [label for label, _ in candidates(["topk"])] == ["ddp", "ddp fp16 hook", "topk"]
-    assert [label for label, _ in candidates(["ssgd", "ssgd", "topk"], 2)] == ["ddp", "topk"]
+    assert [candidate.label for candidate in candidates(["topk"])] == ["ddp", "ddp fp16 hook", "topk"]
+    assert [candidate.label for candidate in candidates(["ssgd", "ssgd", "topk"], 2)] == ["ddp", "topk"]
     assert candidates(["ssgd", "powersgd"], 2)[1] == (
         "powersgd rank 2",
         {"compressor": "powersgd", "rank": 2},
+        "ddp",
     )
-    assert "acpsgd rank 7" in dict(candidates(None, 7))
+    assert "acpsgd rank 7" in [candidate.label for candidate in candidates(None, 7)]
     with pytest.raises(ConfigError, match="did you mean 'powersgd'"):
         candidates(["powrsgd"])
     with pytest.raises(ConfigError, match="powersgd rank 0"):

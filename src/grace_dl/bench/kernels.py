@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .. import registry
+from .. import kernels, registry
 from ..communicator.base import partner
 from ..compressor.base import Compressor
 from ..key import Key
@@ -50,17 +49,14 @@ def fastest(call: Callable[[], object], budget: float = 0.6, least: int = 3, mos
 @contextmanager
 def configured(backend: str, threads: int) -> Iterator[None]:
     """Kernels of one backend on a number of threads."""
-    before, count = os.environ.get("GRACE_KERNELS"), torch.get_num_threads()
-    os.environ["GRACE_KERNELS"] = backend
+    before, count = kernels.forced, torch.get_num_threads()
+    kernels.forced = backend
     torch.set_num_threads(threads)
     try:
         yield
     finally:
         torch.set_num_threads(count)
-        if before is None:
-            del os.environ["GRACE_KERNELS"]
-        else:
-            os.environ["GRACE_KERNELS"] = before
+        kernels.forced = before
 
 
 def measure(label: str, backend: str, threads: int, numel: int) -> dict[str, Any]:

@@ -75,7 +75,8 @@ class _Given(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> Any:  # type: ignore[override]
-        return (None, *ctx.grads)
+        # As views, which autograd takes for fresh gradients and keeps; others it would copy.
+        return (None, *(grad.view_as(grad) for grad in ctx.grads))
 
 
 class Shapes(nn.Module):

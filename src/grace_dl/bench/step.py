@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -28,10 +28,20 @@ BASELINES = ("ddp", "ddp fp16 hook")
 WARM_UP = 2
 """Steps before measuring: DDP settles its buckets in them."""
 
-Candidate = tuple[str, dict[str, Any] | None]
-"""A label and settings for `grace_from_params`; None for the baselines above."""
+THROUGH = ("ddp", "optimizer")
+"""The two doors of `attach`: a DDP model, whose buckets gradients are copied into, or an optimizer, whose gradients stay
+where backward put them."""
 
-METHODS: list[Candidate] = [
+
+class Candidate(NamedTuple):
+    """A way of exchanging gradients: settings for `grace_from_params`, None for the baselines above."""
+
+    label: str
+    params: dict[str, Any] | None = None
+    through: str = THROUGH[0]
+
+
+METHODS: list[tuple[str, dict[str, Any]]] = [
     ("none", {"compressor": "none"}),
     ("fp16", {"compressor": "fp16"}),
     ("int8", {"compressor": "int8"}),
@@ -57,13 +67,22 @@ def _silent(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annot
 class Trainee:
     """A model under one way of exchanging gradients."""
 
-    def __init__(self, workload: Workload, label: str, params: dict[str, Any] | None) -> None:
+    def __init__(self, workload: Workload, candidate: Candidate) -> None:
+        label, params, through = candidate
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            self.model = DistributedDataParallel(workload.build(), gradient_as_bucket_view=True)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
+            model = workload.build()
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
         self.handle = None
-        if params is not None:
+        self.model: Any = model
+        if through == "optimizer":
+            assert params is not None
+            self.handle = grace_from_params(params).attach(
+                self.optimizer, named_parameters=model.named_parameters()
+            )
+        else:
+            self.model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+        if through == "ddp" and params is not None:
             self.handle = grace_from_params(params).attach(self.model)
         elif label == "ddp fp16 hook":
             from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
@@ -71,10 +90,14 @@ class Trainee:
             self.model.register_comm_hook(None, fp16_compress_hook)
         elif label == REFERENCE:
             self.model.register_comm_hook(None, _silent)
+        # Gradients that are given, not computed, would be overwritten by the result where nobody copies them.
+        self._own = workload.given and through == "optimizer"
         self.times: list[tuple[float, float, float]] = []
 
     def step(self, batch: Batch, keep: bool) -> None:
         self.optimizer.zero_grad()
+        if self._own:
+            batch = tuple(grad.clone() for grad in batch)
         dist.barrier()
         start = time.perf_counter()
         loss = self.model(*batch)
@@ -99,10 +122,10 @@ def worker(
     threads: int = 1,
     budget: float = 20.0,
 ) -> list[dict[str, Any]]:
-    """Measure candidates one after another on one rank; `emit` gets each record as it is made, and signs of life."""
+    """Measure candidates (maybe as lists, from JSON) one after another on one rank; `emit` gets each record as it is made, and signs of life."""
     torch.set_num_threads(threads)
     batch = workload.batch(torch.Generator().manual_seed(rank))
-    reference = Trainee(workload, REFERENCE, None)
+    reference = Trainee(workload, Candidate(REFERENCE))
 
     def warm_up(trainee: Trainee, label: str) -> None:
         for count in range(WARM_UP):
@@ -112,9 +135,10 @@ def worker(
     emit(("step", REFERENCE))
     warm_up(reference, REFERENCE)
     records = []
-    for label, params in candidates:
+    for candidate in candidates:
+        label = candidate[0]
         _reset_peak()
-        trainee = Trainee(workload, label, params)
+        trainee = Trainee(workload, Candidate(*candidate))
         start = time.perf_counter()
         warm_up(trainee, label)
         reference.times.clear()
@@ -124,7 +148,7 @@ def worker(
             reference.step(batch, keep=True)
             trainee.step(batch, keep=True)
             emit(("step", f"{label}, {count + 1} of {turns}"))
-        records.append(_record(label, params, trainee, reference, before, turns))
+        records.append(_record(Candidate(*candidate), trainee, reference, before, turns))
         emit(("record", records[-1]))
         del trainee
         gc.collect()
@@ -146,8 +170,7 @@ def _agreed(number: int) -> int:
 
 
 def _record(
-    label: str,
-    params: dict[str, Any] | None,
+    candidate: Candidate,
     trainee: Trainee,
     reference: Trainee,
     before: Stats,
@@ -159,8 +182,7 @@ def _record(
     after = trainee.stats()
     parts = {name: (after.seconds[name] - before.seconds[name]) / rounds for name in after.seconds}
     return {
-        "label": label,
-        "params": params,
+        **candidate._asdict(),
         "rounds": rounds,
         "seconds": seconds,
         "reference_seconds": silent,

@@ -11,13 +11,14 @@ from rich.console import Console
 from rich.progress import Progress
 
 from ..errors import ConfigError, GraceError
+from ..registry import unknown
 from ..train.world import find
 from ..workers import run_workers
 from . import hostlist, hosts, show, traffic
 from .candidates import candidates
 from .grid import grid_table, speeds
 from .results import Results
-from .step import Candidate, remote_worker, worker
+from .step import THROUGH, Candidate, remote_worker, worker
 from .workload import Workload, workloads
 
 SILENCE = 1800.0
@@ -27,7 +28,7 @@ SILENCE = 1800.0
 def measure_local(arguments: argparse.Namespace) -> int:
     """Models on local workers, or on those of a list of hosts; one file holds them all."""
     asked = _asked(arguments)
-    todo = candidates(arguments.methods, arguments.rank)
+    todo = candidates(arguments.methods, arguments.rank, _doors(arguments.through))
     if find().launcher != "none":
         raise ConfigError(
             f"`grace bench step` starts its workers itself, but runs under {find().launcher}; call it on its own, with "
@@ -61,7 +62,7 @@ def measure_local(arguments: argparse.Namespace) -> int:
 def measure_links(arguments: argparse.Namespace) -> int:
     """Every number of hosts at every rate."""
     (workload,) = _asked(arguments, several=False)
-    todo = candidates(arguments.methods, arguments.rank)
+    todo = candidates(arguments.methods, arguments.rank, _doors(arguments.through))
     worlds = _numbers(arguments.workers)
     rates = arguments.rate.split(",")
     for rate in rates:
@@ -85,6 +86,14 @@ def measure_links(arguments: argparse.Namespace) -> int:
     show.link_picture(results.header, list(results.records.values()), picture)
     console.print(f"Picture: {picture.resolve()}", soft_wrap=True)
     return 0
+
+
+def _doors(text: str) -> tuple[str, ...]:
+    doors = tuple(text.split(","))
+    for door in doors:
+        if door not in THROUGH:
+            raise unknown("--through", door, THROUGH)
+    return doors
 
 
 def _asked(arguments: argparse.Namespace, several: bool = True) -> list[Workload]:

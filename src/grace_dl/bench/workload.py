@@ -128,6 +128,11 @@ class Workload:
         return MODELS[self.model]
 
     @property
+    def given(self) -> bool:
+        """Whether a batch is the gradients themselves."""
+        return self.recipe.kind == "grads"
+
+    @property
     def samples(self) -> int | None:
         """Samples a worker trains on in a step; None where there are none."""
         return self.batch_size or self.recipe.batch_size
@@ -148,7 +153,7 @@ class Workload:
         def draw(high: int, *shape: int) -> Tensor:
             return torch.randint(high, shape, generator=generator)
 
-        if recipe.kind == "grads":
+        if self.given:
             return tuple(torch.randn(shape, generator=generator) for shape in recipe.shapes)
         if recipe.kind == "images":
             side = self.image_size or recipe.image_size or 0

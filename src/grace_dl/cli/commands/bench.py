@@ -53,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         part.add_argument("--rank", type=int, help="rank of low-rank methods (default: their own, 4)")
         part.add_argument(
+            "--through",
+            default="ddp",
+            metavar="DOOR",
+            help="what methods are attached to: ddp (default), optimizer, or both by commas",
+        )
+        part.add_argument(
             "--batch-size", type=int, help="samples a worker and step (default: the model's own)"
         )
         part.add_argument("--image-size", type=int, help="pixels a side (default 224; inception-v4: 299)")
