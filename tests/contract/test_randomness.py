@@ -109,7 +109,7 @@ def test_threads_and_backends_change_no_bit(name, dtype, monkeypatch):
     results = {}
     try:
         for backend, count in (("reference", 1), ("native", 1), ("native", 2), ("native", 3)):
-            monkeypatch.setenv("GRACE_KERNELS", backend)
+            monkeypatch.setattr("grace_dl.kernels.forced", backend)
             torch.set_num_threads(count)
             results[backend, count] = (encoded(name, x, key(5)), encoded(name, x, key(6), residual=True))
     finally:
@@ -126,7 +126,7 @@ def test_threads_and_backends_change_no_bit(name, dtype, monkeypatch):
 def test_backends_agree_on_low_rank_to_tolerance(name, monkeypatch):
     results = []
     for backend in ("reference", "native"):
-        monkeypatch.setenv("GRACE_KERNELS", backend)
+        monkeypatch.setattr("grace_dl.kernels.forced", backend)
         world = simulated(2, timeout=20)
         graces = [build(cases_of(name)[0], t) for t in world]
         grads = gradients(2, 4)
@@ -167,7 +167,7 @@ def test_the_instruction_set_changes_no_bit(root):
 
 
 def test_unknown_backends_are_refused(monkeypatch):
-    monkeypatch.setenv("GRACE_KERNELS", "abacus")
+    monkeypatch.setattr("grace_dl.kernels.forced", "abacus")
     with pytest.raises(Exception, match=r"abacus.*reference"):
         kernels.of(torch.zeros(1))
 

@@ -70,7 +70,7 @@ def test_wrong_dtypes_and_missing_parts_are_refused(name):
 @pytest.mark.parametrize("name", one_rounds())
 def test_flipped_bits_never_crash(name, backend, monkeypatch):
     """Random damage anywhere: refused, or decoded to some tensor of the right size."""
-    monkeypatch.setenv("GRACE_KERNELS", backend)
+    monkeypatch.setattr("grace_dl.kernels.forced", backend)
     method, payload, ctx = payload_of(name)
     generator = random.Random(7)
     refused = 0
@@ -90,7 +90,7 @@ def test_flipped_bits_never_crash(name, backend, monkeypatch):
 @pytest.mark.parametrize("fill", [0, 255, 0x7F, 0xAA])
 @pytest.mark.parametrize("name", one_rounds())
 def test_garbage_never_crashes(name, fill, backend, monkeypatch):
-    monkeypatch.setenv("GRACE_KERNELS", backend)
+    monkeypatch.setattr("grace_dl.kernels.forced", backend)
     method, payload, ctx = payload_of(name)
     for place in range(len(payload)):
         broken = [p.clone() for p in payload]
@@ -105,7 +105,7 @@ def test_garbage_never_crashes(name, fill, backend, monkeypatch):
 @pytest.mark.parametrize("name", ["topk", "adaq", "dgc", "threshold"])
 def test_indices_out_of_range_are_refused(name, backend, monkeypatch):
     """All bits of the coded indices set: they lead far beyond the end of the tensor."""
-    monkeypatch.setenv("GRACE_KERNELS", backend)
+    monkeypatch.setattr("grace_dl.kernels.forced", backend)
     settings = {"threshold": 1.0} if name == "threshold" else {"compress_ratio": 0.02}
     method = codec(name, **settings)
     x = gradients(1, 1, (30, 50))[0][0]

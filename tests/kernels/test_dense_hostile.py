@@ -34,7 +34,7 @@ NAMES = [
 def kernels(request, monkeypatch):
     if request.param == "native":
         pytest.importorskip("grace_dl._native", reason="the compiled kernels are not installed")
-    monkeypatch.setenv("GRACE_KERNELS", request.param)
+    monkeypatch.setattr("grace_dl.kernels.forced", request.param)
 
 
 @pytest.mark.usefixtures("kernels")
@@ -109,7 +109,7 @@ def test_random_bytes(kind, name, n, wide, data):
         payload.append(torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(part))
     out = torch.zeros(n, dtype=dtype)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRACE_KERNELS", kind)
+        patch.setattr("grace_dl.kernels.forced", kind)
         try:
             compressor.accumulate_(out, payload, None)
         except PayloadError:

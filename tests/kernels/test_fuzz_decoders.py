@@ -80,7 +80,7 @@ def mutate(draw, payload):
 @pytest.mark.parametrize("which", BACKENDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_decoders_survive_mutated_payloads(name, which, monkeypatch):
-    monkeypatch.setenv("GRACE_KERNELS", which)
+    monkeypatch.setattr("grace_dl.kernels.forced", which)
     compressor = method(name).cls(**VARIANTS.get(name, {}))
 
     @fuzzed
@@ -114,7 +114,7 @@ def test_backends_accept_the_same_payloads(name, monkeypatch):
         mutate(data.draw, payload)
         verdicts, results = [], []
         for which in BACKENDS:
-            monkeypatch.setenv("GRACE_KERNELS", which)
+            monkeypatch.setattr("grace_dl.kernels.forced", which)
             out = torch.zeros(n)
             try:
                 compressor.accumulate_(out, payload, ctx)

@@ -20,7 +20,7 @@ from grace_dl.key import Key
 def test_orthonormal_whatever_the_columns(monkeypatch, backend, rank, dtype, tolerance):
     if backend == "native":
         pytest.importorskip("grace_dl._native", reason="the compiled kernels are not built")
-    monkeypatch.setenv("GRACE_KERNELS", backend)
+    monkeypatch.setattr("grace_dl.kernels.forced", backend)
     base = torch.randn(50, rank, dtype=dtype)
     parallel = base[:, :1] @ torch.ones(1, rank, dtype=dtype)
     near = parallel + 1e-5 * base

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+import grace_dl.kernels
 from grace_dl.compressor.efsignsgd import EFSignSGDCompressor
 from grace_dl.compressor.int4 import Int4Compressor
 from grace_dl.compressor.int8 import Int8Compressor
@@ -87,7 +87,7 @@ def outcome(
     kernels: str, name: str, x: Any, g: Any, beta: float, gamma: float, ef: bool, offset: int
 ) -> list[Any]:
     """Payload, what became of x, and what decoding adds, under one backend."""
-    os.environ["GRACE_KERNELS"] = kernels
+    grace_dl.kernels.forced = kernels
     compressor = METHODS[name]
     n, key = x.numel(), Key("layer.weight", seed=7, step=3)
     mine = torch.empty(n + offset, dtype=x.dtype)[offset:].copy_(x)

@@ -37,7 +37,7 @@ ALL = [*FED_BACK, "signsgd", "signum"]
 def kernels(request, monkeypatch):
     if request.param == "native":
         pytest.importorskip("grace_dl._native", reason="the compiled kernels are not installed")
-    monkeypatch.setenv("GRACE_KERNELS", request.param)
+    monkeypatch.setattr("grace_dl.kernels.forced", request.param)
 
 
 def sample(n, dtype=torch.float32, seed=0):

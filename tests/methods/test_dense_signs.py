@@ -18,7 +18,7 @@ from grace_dl.memory.signum import SignumMemory
 def kernels(request, monkeypatch):
     if request.param == "native":
         pytest.importorskip("grace_dl._native", reason="the compiled kernels are not installed")
-    monkeypatch.setenv("GRACE_KERNELS", request.param)
+    monkeypatch.setattr("grace_dl.kernels.forced", request.param)
 
 
 def vote(tensors, me=0):

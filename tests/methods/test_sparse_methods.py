@@ -23,7 +23,7 @@ from grace_dl.key import Key
 def kernels(request, monkeypatch):
     if request.param == "native":
         pytest.importorskip("grace_dl._native", reason="the compiled kernels are not installed")
-    monkeypatch.setenv("GRACE_KERNELS", request.param)
+    monkeypatch.setattr("grace_dl.kernels.forced", request.param)
 
 
 def normal(n: int, seed: int = 0) -> torch.Tensor:

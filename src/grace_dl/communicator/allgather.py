@@ -54,42 +54,27 @@ class Allgather(Communicator):
         except BaseException:
             ledger.abort()
             raise
+        dense: list[int] = []
         for place, (segment, flag) in enumerate(zip(bucket.segments, verdict)):
             ledger.settle(place, commit and flag == USED)
             if commit and flag == USED:
                 self._stepped(segment.name)
-            if not self._conclude_flagged(segment, flag):
-                self._decode(bucket, plan, place, ledger, [peer[place] for peer in payloads], commit)
-
-    def _decode(
-        self,
-        bucket: Bucket,
-        plan: Plan,
-        place: int,
-        ledger: Ledger,
-        payloads: Sequence[Payload],
-        commit: bool,
-    ) -> None:
-        segment = bucket.segments[place]
-        out = self._output(segment)
-        if plan.dense[place]:
-            out = out.view(-1)
-            out.copy_(payloads[0][0])
-            for payload in payloads[1:]:
-                out.add_(payload[0])
-            if len(payloads) > 1:
-                out.div_(len(payloads))
-            if commit:
-                self.memory.after_dense_(out, segment.name)
-        else:
-            self.compressor.combine_(out, payloads, ledger.pending(place).ctx)
-        self._store(segment, out)
+            if self._conclude_flagged(segment, flag):
+                continue
+            if plan.dense[place]:
+                dense.append(place)
+                continue
+            out = self._output(segment)
+            self.compressor.combine_(out, [peer[place] for peer in payloads], ledger.pending(place).ctx)
+            self._store(segment, out)
+        parts = [[peer[place][0] for place in dense] for peer in payloads]
+        self._dense_results([bucket.segments[place] for place in dense], parts, commit)
 
     def _begin(self, bucket: Bucket, plan: Plan, place: int, ledger: Ledger, out: Payload | None) -> int:
         segment = bucket.segments[place]
         if plan.dense[place]:
             if out is not None:
-                out[0].copy_(self._input(segment).reshape(-1))
+                out[0].copy_(self._dense_input(segment))
             return (USED if segment.used else UNUSED) if finite(segment.flat) else NONFINITE
         key = self.key(segment.name)
         return ledger.begin(place, self.memory, self.compressor, self._input(segment), key, out, segment.used)

@@ -149,6 +149,7 @@ class Allreduce(Communicator):
         except BaseException:
             ledger.abort()
             raise
+        dense: list[tuple[Segment, Tensor]] = []
         for place, (segment, slot) in enumerate(zip(bucket.segments, summed.payloads)):
             ledger.settle(place, commit and joint[place] == USED)
             if commit and joint[place] == USED:
@@ -156,27 +157,21 @@ class Allreduce(Communicator):
             if self._conclude_flagged(segment, joint[place]):
                 continue
             if plan.dense[place]:
-                self._dense_out(segment, slot, commit)
+                dense.append((segment, slot))
                 continue
             out = self._output(segment)
             out.zero_()
             self.compressor.accumulate_(out, [slot], ledger.pending(place).ctx)
             self.compressor.finish_(out, self._divisor)
             self._store(segment, out)
+        self._dense_results([segment for segment, _ in dense], [[slot for _, slot in dense]], commit)
 
     def _dense_in(self, segment: Segment, slot: Tensor) -> int:
         if not finite(segment.flat):
             slot.zero_()
             return NONFINITE
-        slot.copy_(self._input(segment).view(-1))
+        slot.copy_(self._dense_input(segment))
         return USED if segment.used else UNUSED
-
-    def _dense_out(self, segment: Segment, slot: Tensor, commit: bool) -> None:
-        out = self._output(segment).view(-1)
-        out.copy_(slot).div_(self.transport.size)
-        if commit:
-            self.memory.after_dense_(out, segment.name)
-        self._store(segment, out)
 
     # Several rounds: factors of all matrices, and dense parameters in the first -----------------------
 
@@ -186,12 +181,12 @@ class Allreduce(Communicator):
 
     def _several(self, bucket: Bucket) -> Program:
         plan = self._plan(bucket)
-        dense: Summed = plan.layout
+        frame: Summed = plan.layout
         coded = [place for place in range(len(bucket.segments)) if not plan.dense[place]]
         ledger = Ledger()
         try:
             flags = [USED if segment.used else UNUSED for segment in bucket.segments]
-            slots = dict(zip((p for p in range(len(bucket.segments)) if plan.dense[p]), dense.payloads))
+            slots = dict(zip((p for p in range(len(bucket.segments)) if plan.dense[p]), frame.payloads))
             for place, slot in slots.items():
                 flags[place] = self._dense_in(bucket.segments[place], slot)
             items = []
@@ -204,17 +199,18 @@ class Allreduce(Communicator):
             for place, factor in zip(coded, factors):
                 if not finite(factor):
                     flags[place] = NONFINITE
-            dense.flags.copy_(torch.tensor([SumFrame.FLAGS[flag] for flag in flags]))
-            pendings = yield from self._run(rounds, factors, dense.frame)
+            frame.flags.copy_(torch.tensor([SumFrame.FLAGS[flag] for flag in flags]))
+            pendings = yield from self._run(rounds, factors, frame.frame)
             for place, pending in zip(coded, pendings):
                 ledger.add(place, self.memory, pending)
-            joint = [SumFrame.read(value) for value in dense.flags.tolist()]
+            joint = [SumFrame.read(value) for value in frame.flags.tolist()]
             commit = yield Verdict(
                 all(f in (USED, UNUSED) for f in joint), ledger.errors or peer_errors(joint)
             )
         except BaseException:
             ledger.abort()
             raise
+        dense: list[tuple[Segment, Tensor]] = []
         for place, segment in enumerate(bucket.segments):
             committed = commit and joint[place] == USED
             if committed:
@@ -224,7 +220,7 @@ class Allreduce(Communicator):
             if self._conclude_flagged(segment, joint[place]):
                 continue
             if plan.dense[place]:
-                self._dense_out(segment, slots[place], commit)
+                dense.append((segment, slots[place]))
                 continue
             out = self._output(segment)
             if committed:
@@ -233,6 +229,7 @@ class Allreduce(Communicator):
                 pending = ledger.pending(place)
                 self.compressor.combine_(out, [pending.payload], pending.ctx)
             self._store(segment, out)
+        self._dense_results([segment for segment, _ in dense], [[slot for _, slot in dense]], commit)
 
     def _run(
         self,
@@ -254,7 +251,8 @@ class Allreduce(Communicator):
                 for mine, total in zip(extra, parts[len(factors) :]):
                     mine.copy_(total)
                 extra = []
-                factors = rounds.send([p.div_(size).view(f.shape) for p, f in zip(parts, factors)])
+                torch._foreach_div_(parts[: len(factors)], size)
+                factors = rounds.send([p.view(f.shape) for p, f in zip(parts, factors)])
         except StopIteration as end:
             return end.value
         finally:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import registry
-from ..compressor.base import Compressor, Spec, narrow, work_dtype
+from ..compressor.base import Compressor, Spec, narrow, work_dtype, working
 from ..errors import ConfigError, StateError
 from ..key import Key
 from ..memory.base import Memory
@@ -22,7 +22,6 @@ from ..pipeline.exchange import Exchange, Program
 from ..pipeline.frame import NONFINITE, UNUSED
 from ..telemetry import Stats
 from ..transport import Transport, detect
-from .ledger import as_work
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
@@ -252,10 +251,10 @@ class Communicator:
 
     def _input(self, segment: Segment) -> Tensor:
         """A segment's gradient as its compressor takes it, with what a former method still owed."""
+        grad = segment.view
         if self.compressor.layout_free:
-            grad = as_work(segment.flat, segment.view.shape)
-        else:
-            grad = segment.view
+            # In the parameter's shape, but in memory order.
+            grad = working(grad if grad.is_contiguous() else segment.flat.view(grad.shape))
         owed = self._carried.get(segment.name)
         return grad if owed is None else grad + owed.to(grad.dtype).view(grad.shape)
 
@@ -266,6 +265,37 @@ class Communicator:
         if segment.flat.dtype == work_dtype(segment.flat.dtype):
             return segment.flat
         return torch.empty_like(segment.flat, dtype=work_dtype(segment.flat.dtype))
+
+    def _dense_input(self, segment: Segment) -> Tensor:
+        """A segment that travels as it is, with what a former method still owed."""
+        owed = self._carried.get(segment.name)
+        return segment.flat if owed is None else working(segment.flat) + owed.view(-1)
+
+    def _dense_results(
+        self, segments: Sequence[Segment], parts: Sequence[Sequence[Tensor]], commit: bool
+    ) -> None:
+        """Set segments that travelled as they are to the average over ranks.
+
+        `parts` are lists alongside `segments`: one for each rank, or one of sums. All segments together, because there
+        are many of them and most are small.
+        """
+        if not segments:
+            return
+        outs = [
+            s.flat
+            if s.flat.dtype == work_dtype(s.flat.dtype)
+            else torch.empty_like(s.flat, dtype=work_dtype(s.flat.dtype))
+            for s in segments
+        ]
+        torch._foreach_copy_(outs, list(parts[0]))
+        for others in parts[1:]:
+            torch._foreach_add_(outs, list(others))
+        if self.transport.size > 1:
+            torch._foreach_div_(outs, float(self.transport.size))
+        for segment, out in zip(segments, outs):
+            if commit:
+                self.memory.after_dense_(out, segment.name)
+            self._store(segment, out)
 
     @staticmethod
     def _store(segment: Segment, out: Tensor) -> None:

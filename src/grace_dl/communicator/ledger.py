@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from .. import kernels
-from ..compressor.base import Compressor, Payload, working
+from ..compressor.base import Compressor, Payload
 from ..errors import ConfigError, PeerError
 from ..key import Key
 from ..memory.base import Memory, NotFinite, Pending
@@ -103,8 +102,3 @@ def _fill(slots: Payload, payload: Payload, compressor: Compressor) -> None:
 def finite(tensor: Tensor) -> bool:
     """Whether a tensor holds neither NaN nor Inf."""
     return tensor.numel() == 0 or bool(kernels.of(tensor).all_finite(tensor))
-
-
-def as_work(flat: Tensor, shape: torch.Size) -> Tensor:
-    """A gradient as codecs take it: contiguous, in working dtype, in the parameter's shape."""
-    return working(flat).view(shape)

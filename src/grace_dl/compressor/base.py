@@ -226,6 +226,9 @@ class Codec(Compressor):
         return [torch.empty(count, dtype=kind, device=device) for kind, count in spec]
 
 
+_WORKING = (torch.float32, torch.float64)
+
+
 def work_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype arithmetic and state use for gradients of `dtype`: float32 at least."""
     return torch.float64 if dtype == torch.float64 else torch.float32
@@ -241,4 +244,6 @@ def narrow(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 def working(tensor: Tensor) -> Tensor:
     """`tensor` contiguous and in its working dtype; itself where it already is."""
+    if tensor.dtype in _WORKING and not tensor.requires_grad and tensor.is_contiguous():
+        return tensor
     return tensor.detach().to(work_dtype(tensor.dtype)).contiguous()

@@ -16,26 +16,29 @@ from torch import Tensor
 from ..errors import ConfigError
 
 BACKENDS = ("reference", "native", "triton")
+forced = os.environ.get("GRACE_KERNELS", "")
+"""The backend that serves every tensor, if any: `GRACE_KERNELS` as it was when the program started. (Looking it up for
+every tensor took as long as compressing a small one.)"""
 _REMEDY = {"native": "reinstall with a C++ compiler present", "triton": "pip install 'grace-dl[triton]'"}
 
 
 def of(tensor: Tensor) -> ModuleType:
     """The backend that serves tensors like this one."""
-    return backend(os.environ.get("GRACE_KERNELS", ""), tensor.device.type)
+    return backend(forced, "cpu" if tensor.is_cpu else tensor.device.type)
 
 
 @functools.cache
-def backend(forced: str, device: str) -> ModuleType:
-    """The backend for a device type, or the one that is forced."""
-    if forced and forced not in BACKENDS:
-        raise ConfigError(f"GRACE_KERNELS={forced!r} is no backend; choose one of {', '.join(BACKENDS)}.")
-    wanted = forced or {"cpu": "native", "cuda": "triton"}.get(device, "reference")
+def backend(name: str, device: str) -> ModuleType:
+    """The backend for a device type, or the one of this name."""
+    if name and name not in BACKENDS:
+        raise ConfigError(f"GRACE_KERNELS={name!r} is no backend; choose one of {', '.join(BACKENDS)}.")
+    wanted = name or {"cpu": "native", "cuda": "triton"}.get(device, "reference")
     try:
         module = importlib.import_module(f"grace_dl.kernels.{wanted}")
     except ImportError as error:
-        if forced:
+        if name:
             raise ConfigError(
-                f"GRACE_KERNELS={forced!r} asks for a backend that cannot be loaded ({error}); "
+                f"GRACE_KERNELS={name!r} asks for a backend that cannot be loaded ({error}); "
                 f"{_REMEDY.get(wanted, 'reinstall')}, or unset GRACE_KERNELS."
             ) from error
         return importlib.import_module("grace_dl.kernels.reference")

@@ -145,10 +145,13 @@ class Reducer:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         check(parameter.grad, name)
-        if not _dense(parameter.grad):
-            parameter.grad = parameter.grad.contiguous()
         grad = parameter.grad.detach()
-        flat = grad.as_strided((grad.numel(),), (1,))
+        if grad.is_contiguous():
+            flat = grad.view(-1)
+        else:
+            if not _dense(grad):
+                parameter.grad = grad = grad.contiguous()
+            flat = grad.as_strided((grad.numel(),), (1,))
         segment = Segment(name, flat, grad, id(parameter) in self._used)
         if blank:
             self._blank.append((parameter, segment))
