@@ -130,6 +130,7 @@ int apply_as(const IndexLayout& layout, uint64_t count, const uint8_t* index, in
         const size_t end = (p + 1) * piece < count ? (p + 1) * piece : size_t(count);
         size_t r = p * piece;
         // Every access misses the cache; asking early keeps many of them under way.
+        for (size_t first = r; first < end && first < r + ahead; ++first) fetch(size_t(indices[first]));
         for (; r + ahead < end; ++r) {
             fetch(size_t(indices[r + ahead]));
             act(size_t(indices[r]), r);
