@@ -59,6 +59,11 @@ class Allreduce(Communicator):
     def _stateless(self) -> bool:
         return self.compressor.flat and isinstance(self.memory, NoneMemory)
 
+    def _is_dense(self, segment: Segment, bucket: Bucket) -> bool:
+        # What a lossless method sends is the gradient itself, and the average is quicker without its transactions.
+        plain = self.compressor.lossless and self.compressor.average and self._stateless
+        return plain or super()._is_dense(segment, bucket)
+
     def exchange(self, bucket: Bucket) -> Program:
         if self._stateless and bucket.flat is not None:
             return self._whole(bucket, bucket.flat)

@@ -5,6 +5,7 @@ Momentum correction, masking and clipping live in `memory/dgc.py`.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -24,6 +25,11 @@ from .sparse import SparseCodec, check_parts, check_ratio, kept
 
 WARMUP = 0.25
 """The share of the elements sent in the first warm-up stage when only a number of stages is given."""
+
+
+@functools.lru_cache(4096)
+def _parts(values: torch.dtype, k: int, numel: int) -> Spec:
+    return ((values, k), (torch.uint8, index_bytes(numel, k)), (torch.int32, 1))
 
 
 @register(
@@ -155,8 +161,7 @@ class DgcCompressor(SparseCodec):
         return self._spec(kept(self._ratio, numel), numel, dtype)
 
     def _spec(self, k: int, numel: int, dtype: torch.dtype) -> Spec:
-        values = torch.float16 if self.fp16_values else dtype
-        return ((values, k), (torch.uint8, index_bytes(numel, k)), (torch.int32, 1))
+        return _parts(torch.float16 if self.fp16_values else dtype, k, numel)
 
     def _sampling(self, numel: int, k: int, key: Key) -> Sampling:
         # Fewer than two expected hits in the sample would make the threshold a matter of luck.

@@ -107,8 +107,8 @@ def value_dtype(name: str | None, dtype: torch.dtype) -> torch.dtype:
 
 def check_parts(payload: Payload, spec: Spec) -> None:
     """Refuse a peer's payload whose tensors are not those that `spec` says."""
-    found = [(part.dtype, part.numel()) for part in payload]
-    if found != list(spec):
+    found = tuple([(part.dtype, part.numel()) for part in payload])
+    if found != spec:
         raise PayloadError(
             f"a payload holds {_describe(found)}, but {_describe(spec)} were expected: the peer uses another method, "
             "other settings or another tensor size."
