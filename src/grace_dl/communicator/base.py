@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,15 +22,13 @@ from ..pipeline.exchange import Exchange, Program
 from ..pipeline.frame import NONFINITE, UNUSED
 from ..telemetry import Stats
 from ..transport import Transport, detect
+from .kept import Kept
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
     from ..dist.attach import Attached
     from ..dist.optimizer import AttachedOptimizer
-
-_FORMAT = 1
-_SAVED = ("rank", "world_size", "loss_scale", "steps", "carried", "memories")
 
 
 @dataclass(slots=True)
@@ -42,7 +40,7 @@ class Plan:
     layout: Any
 
 
-class Communicator:
+class Communicator(Kept):
     """Compresses gradients, exchanges them with all ranks and gives back the average.
 
     `world_size` may be given, as scripts do; it is then checked. `dense_below`: parameters with fewer elements travel
@@ -80,13 +78,10 @@ class Communicator:
             0 if compressor.flat else self.method.dense_below if dense_below is None else dense_below
         )
         self.stats = Stats()
-        self.loss_scale: float | None = None
         self._world_size = world_size
         self._transport: Transport | None = None
         self._plans: dict[Hashable, Plan] = {}
-        self._steps: dict[str, int] = {}
-        self._carried: dict[str, Tensor] = {}
-        self._loaded_rank: tuple[int, int] | None = None
+        super().__init__()
         if transport is not None:
             self.transport = transport
 
@@ -316,99 +311,6 @@ class Communicator:
         """A parameter's step was committed."""
         self._steps[name] = self._steps.get(name, 0) + 1
         self._carried.pop(name, None)
-
-    # State --------------------------------------------------------------------------------------------
-
-    def set_loss_scale(self, scale: float) -> None:
-        """Tell that gradients are multiplied by `scale`; state kept so far follows."""
-        if self.loss_scale is not None and scale != self.loss_scale:
-            for memory in self._memories().values():
-                memory.rescale_(scale / self.loss_scale)
-            for owed in self._carried.values():
-                owed.mul_(scale / self.loss_scale)
-        self.loss_scale = scale
-
-    def residual(self, name: str) -> Tensor | None:
-        """What is still owed for a parameter, flat, in units of the gradient."""
-        owed = self.memory.residual(name)
-        carried = self._carried.get(name)
-        if owed is None or carried is None:
-            return carried if owed is None else owed.view(-1)
-        return owed.view(-1) + carried
-
-    def take_over(self, other: Communicator, names: Sequence[str]) -> None:
-        """Go on where another communicator stops: step counters, loss scale and what it still owes."""
-        self._steps = {**other._steps, **self._steps}
-        self.loss_scale = other.loss_scale
-        for name in names:
-            owed = other.residual(name)
-            if owed is not None:
-                self._carried[name] = owed.detach().clone()
-
-    def rejoin(self, transport: Transport, names: Sequence[str]) -> None:
-        """Go on among other ranks, as after an elastic reset: everyone begins anew, but still pays what it owes."""
-        owed = {name: self.residual(name) for name in names}
-        self._carried = {name: o.detach().clone() for name, o in owed.items() if o is not None}
-        for memory in self._memories().values():
-            memory.state.clear()
-        self._steps.clear()
-        self._loaded_rank = self._world_size = None
-        self.transport = transport
-
-    def _memories(self) -> dict[str, Memory]:
-        return {"memory": self.memory}
-
-    def state_dict(self) -> dict[str, Any]:
-        """All this rank needs to go on exactly where it is."""
-        return {
-            "format": _FORMAT,
-            "method": self.method.name,
-            "memory_type": type(self.memory).__name__,
-            "rank": self.transport.rank,
-            "world_size": self.transport.size,
-            "seed": self.seed,
-            "loss_scale": self.loss_scale,
-            "steps": dict(self._steps),
-            "carried": {name: owed.clone() for name, owed in self._carried.items()},
-            "memories": {label: memory.state_dict() for label, memory in self._memories().items()},
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state_dict` of the same rank; nothing is changed where it does not fit."""
-        for field, mine in (
-            ("format", _FORMAT),
-            ("method", self.method.name),
-            ("memory_type", type(self.memory).__name__),
-            ("seed", self.seed),
-        ):
-            if state.get(field) != mine:
-                raise StateError(
-                    f"the saved state has {field}={state.get(field)!r}, this object has {mine!r}; build it as it was "
-                    "when the state was saved."
-                )
-        missing = [field for field in _SAVED if field not in state]
-        if missing:
-            raise StateError(
-                f"the saved state lacks {', '.join(missing)}: it is damaged, or no state_dict() made it."
-            )
-        memories = self._memories()
-        if set(state["memories"]) != set(memories):
-            raise StateError(
-                f"the saved state holds memories {sorted(state['memories'])}, this communicator has "
-                f"{sorted(memories)}; use the communicator it was saved with."
-            )
-        saved = (int(state["rank"]), int(state["world_size"]))
-        if self._transport is not None and saved != (self._transport.rank, self._transport.size):
-            raise StateError(
-                f"this is the state of rank {saved[0]} of {saved[1]}, but here is rank {self._transport.rank} of "
-                f"{self._transport.size}; every rank saves and loads its own."
-            )
-        self._loaded_rank = saved
-        self.loss_scale = state["loss_scale"]
-        self._steps = dict(state["steps"])
-        self._carried = {name: owed.clone() for name, owed in state["carried"].items()}
-        for label, memory in memories.items():
-            memory.load_state_dict(state["memories"][label])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.compressor!r}, {self.memory!r})"
