@@ -154,9 +154,9 @@ def test_dgc_warm_up():
     number = DgcCompressor(0.001, warmup_epochs=3, warmup_coeff=0.1)
     assert [number.warmup_compress_ratio(e) for e in range(4)] == pytest.approx([0.1, 0.01, 0.001, 0.001])
     by_step = DgcCompressor(0.001, warmup_epochs=2, warmup_coeff=[0.5, 0.1], warmup_steps=10)
-    assert by_step.takes((4, 4), 0) and by_step.ratio == 0.5
-    assert by_step.takes((4, 4), 19) and by_step.ratio == 0.1
-    assert by_step.takes((4, 4), 20) and by_step.ratio == 0.001
+    for step, ratio in ((0, 0.5), (19, 0.1), (20, 0.001)):
+        by_step.advance(step)
+        assert by_step.takes((4, 4), step) and by_step.ratio == ratio
     assert not by_step.takes((16,), 20)
     assert not DgcCompressor(1.0).takes((4, 4), 0)
 

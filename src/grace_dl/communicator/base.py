@@ -206,6 +206,8 @@ class Communicator(Kept):
         return small or not self.compressor.takes(segment.view.shape, self._steps.get(segment.name, 0))
 
     def _plan(self, bucket: Bucket) -> Plan:
+        # Parameters that were unused for a while lag in steps.
+        self.compressor.advance(max(self._steps.get(segment.name, 0) for segment in bucket.segments))
         dense = [self._is_dense(segment, bucket) for segment in bucket.segments]
         signature = (
             bucket.dtype,

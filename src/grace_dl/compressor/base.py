@@ -119,6 +119,9 @@ class Compressor:
         if self.average and workers != 1:
             out.div_(workers)
 
+    def advance(self, step: int) -> None:
+        """A step of this number begins, on every rank alike: settings that follow the steps (a warm-up) change here."""
+
     def takes(self, shape: Sequence[int], step: int) -> bool:
         """Whether a parameter of this shape is compressed at this step; others travel dense."""
         return True

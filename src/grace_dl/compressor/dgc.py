@@ -152,9 +152,11 @@ class DgcCompressor(SparseCodec):
 
     # Method -------------------------------------------------------------------------------------------
 
-    def takes(self, shape: Sequence[int], step: int) -> bool:
+    def advance(self, step: int) -> None:
         if self.warmup_steps:
             self.warmup_compress_ratio(step // self.warmup_steps)
+
+    def takes(self, shape: Sequence[int], step: int) -> bool:
         return len(shape) > 1 and self._ratio < 1
 
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:

@@ -114,10 +114,10 @@ class DGCCompressor(DgcCompressor):
         """Whether a parameter is among those to be compressed."""
         return self._named is None or name in self._named
 
-    def takes(self, shape: Sequence[int], step: int) -> bool:
-        # Parameters that were unused for a while lag in steps; the warm-up follows the furthest.
+    def advance(self, step: int) -> None:
+        # Buckets that were unused for a while lag in steps; the warm-up follows the furthest.
         self._furthest = max(self._furthest, step)
-        return super().takes(shape, self._furthest)
+        super().advance(self._furthest)
 
     def communicator(
         self, *, seed: int = 0, dense_below: int = DENSE_BELOW, transport: Transport | None = None
