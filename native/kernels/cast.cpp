@@ -50,7 +50,7 @@ inline float limited(T v, Range<T> range) {
     constexpr T infinity = T(__builtin_huge_val());
     const T y = v * range.scale, a = magnitude(y);
     const T bound = y < T(0) ? -range.limit : range.limit;
-    return float((a > range.limit) & (a < infinity) ? bound : y);
+    return float(((a > range.limit) & (a < infinity)) ? bound : y);
 }
 
 // The codes of v and, with error feedback, what they leave, all in registers.

@@ -22,7 +22,7 @@ enum Fault { fine = 0, spare_bits = 1, wrong_count = 2, not_rising = 3, wrong_pa
 
 constexpr size_t words_a_piece = 2048;
 constexpr size_t ahead = 64;
-constexpr size_t streamed_above = size_t(1) << 20;  // bytes; about what a core's own cache holds
+[[maybe_unused]] constexpr size_t streamed_above = size_t(1) << 20;  // bytes; about what a core's own cache holds
 
 inline Room& room(int slot) {
     static thread_local Room rooms[3];
