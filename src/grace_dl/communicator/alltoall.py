@@ -205,8 +205,10 @@ class Alltoall(Communicator):
                 else:
                     key = self.key(piece.name, base=segment.name)
                     where = _place(owner, number)
+                    # What a former method still owes may make a sum overflow.
+                    known = segment.name not in self._carried
                     mine.append(
-                        ledger.begin(where, self.memory, self.compressor, part, key, out, segment.used)
+                        ledger.begin(where, self.memory, self.compressor, part, key, out, segment.used, known)
                     )
             flags.copy_(torch.tensor(mine, dtype=torch.uint8))
 
