@@ -19,6 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from ..dist.attach import Attached
+from ..dist.optimizer import AttachedOptimizer
 from ..helper import grace_from_params
 from ..telemetry import Stats
 from .workload import Batch, Workload
@@ -73,16 +75,14 @@ class Trainee:
             torch.manual_seed(0)
             model = workload.build()
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-        self.handle = None
         self.model: Any = model
-        if through == "optimizer":
-            assert params is not None
-            self.handle = grace_from_params(params).attach(
-                self.optimizer, named_parameters=model.named_parameters()
-            )
-        else:
+        if through == "ddp":
             self.model = DistributedDataParallel(model, gradient_as_bucket_view=True)
-        if through == "ddp" and params is not None:
+        self.handle: Attached | AttachedOptimizer | None = None
+        if params is not None and through == "optimizer":
+            grace = grace_from_params(params)
+            self.handle = grace.attach(self.optimizer, named_parameters=model.named_parameters())
+        elif params is not None:
             self.handle = grace_from_params(params).attach(self.model)
         elif label == "ddp fp16 hook":
             from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
@@ -122,7 +122,10 @@ def worker(
     threads: int = 1,
     budget: float = 20.0,
 ) -> list[dict[str, Any]]:
-    """Measure candidates (maybe as lists, from JSON) one after another on one rank; `emit` gets each record as it is made, and signs of life."""
+    """Measure candidates (maybe as lists, from JSON) one after another on one rank.
+
+    `emit` gets each record as it is made, and signs of life.
+    """
     torch.set_num_threads(threads)
     batch = workload.batch(torch.Generator().manual_seed(rank))
     reference = Trainee(workload, Candidate(REFERENCE))
@@ -135,10 +138,10 @@ def worker(
     emit(("step", REFERENCE))
     warm_up(reference, REFERENCE)
     records = []
-    for candidate in candidates:
-        label = candidate[0]
+    for candidate in (Candidate(*fields) for fields in candidates):
+        label = candidate.label
         _reset_peak()
-        trainee = Trainee(workload, Candidate(*candidate))
+        trainee = Trainee(workload, candidate)
         start = time.perf_counter()
         warm_up(trainee, label)
         reference.times.clear()
@@ -148,7 +151,7 @@ def worker(
             reference.step(batch, keep=True)
             trainee.step(batch, keep=True)
             emit(("step", f"{label}, {count + 1} of {turns}"))
-        records.append(_record(Candidate(*candidate), trainee, reference, before, turns))
+        records.append(_record(candidate, trainee, reference, before, turns))
         emit(("record", records[-1]))
         del trainee
         gc.collect()

@@ -257,11 +257,7 @@ class Communicator(Kept):
 
     def _output(self, segment: Segment) -> Tensor:
         """Where a segment's result is computed; `_store` brings it home."""
-        if not self.compressor.layout_free:
-            return segment.view
-        if segment.flat.dtype == work_dtype(segment.flat.dtype):
-            return segment.flat
-        return torch.empty_like(segment.flat, dtype=work_dtype(segment.flat.dtype))
+        return _flat_output(segment) if self.compressor.layout_free else segment.view
 
     def _dense_input(self, segment: Segment) -> Tensor:
         """A segment that travels as it is, with what a former method still owed."""
@@ -278,12 +274,7 @@ class Communicator(Kept):
         """
         if not segments:
             return
-        outs = [
-            s.flat
-            if s.flat.dtype == work_dtype(s.flat.dtype)
-            else torch.empty_like(s.flat, dtype=work_dtype(s.flat.dtype))
-            for s in segments
-        ]
+        outs = [_flat_output(segment) for segment in segments]
         torch._foreach_copy_(outs, list(parts[0]))
         for others in parts[1:]:
             torch._foreach_add_(outs, list(others))
@@ -334,6 +325,12 @@ def partner(memory: type[Memory], compressor: Compressor) -> Memory:
         if getattr(compressor, p.name, None) is not None
     }
     return memory(**settings)
+
+
+def _flat_output(segment: Segment) -> Tensor:
+    """A segment's own memory, or that of its working dtype where its own is narrower."""
+    dtype = work_dtype(segment.flat.dtype)
+    return segment.flat if segment.flat.dtype == dtype else torch.empty_like(segment.flat, dtype=dtype)
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
