@@ -10,6 +10,11 @@ void bind_lowrank(nb::module_& m) {
         if (wide) GRACE_CALL(orthonormal_rows, at<double>(rows), count, rank, n, threads);
         else GRACE_CALL(orthonormal_rows, at<float>(rows), count, rank, n, threads);
     });
+    m.def("unit_rows", [](bool wide, address rows, std::size_t count, std::size_t n) {
+        nb::gil_scoped_release release;
+        if (wide) return GRACE_CALL(unit_rows, at<double>(rows), count, n);
+        return GRACE_CALL(unit_rows, at<float>(rows), count, n);
+    });
     m.def("project_rows", [](bool wide, address e, address g, address q, address p, std::size_t n, std::size_t width,
                              int rank, int threads) {
         nb::gil_scoped_release release;

@@ -22,7 +22,9 @@ constexpr int max_rank = 8;
     GRACE_DECLARE(void, settle_factors, T* e, const T* g, const T* p, const T* q, T* out, const T* p_mean,     \
                   const T* q_mean, std::size_t n, std::size_t m, int rank, int threads)                        \
     /* Each of `count` matrices of `rank` rows of n numbers gets orthonormal rows of the same span. */         \
-    GRACE_DECLARE(void, orthonormal_rows, T* rows, std::size_t count, int rank, std::size_t n, int threads)
+    GRACE_DECLARE(void, orthonormal_rows, T* rows, std::size_t count, int rank, std::size_t n, int threads)    \
+    /* Each row is divided by its largest magnitude; false if a row is zero, which stays so. */                \
+    GRACE_DECLARE(bool, unit_rows, T* rows, std::size_t count, std::size_t n)
 
 GRACE_DECLARE_BOTH(float)
 GRACE_DECLARE_BOTH(double)

@@ -103,16 +103,34 @@ void scale(T* row, std::size_t n, double divisor) {
 }
 
 template <class T>
+inline T largest_of(const T* row, std::size_t n) {
+    T largest = 0;
+    for (std::size_t j = 0; j < n; ++j) {
+        T size = row[j] < 0 ? -row[j] : row[j];
+        largest = size > largest ? size : largest;
+    }
+    return largest;
+}
+
+template <class T>
+bool unit(T* rows, std::size_t count, std::size_t n) {
+    bool all = true;
+    for (T* row = rows; row != rows + count * n; row += n) {
+        T largest = largest_of(row, n);
+        all &= largest != 0;
+        if (largest != 0)
+            for (std::size_t j = 0; j < n; ++j) row[j] /= largest;
+    }
+    return all;
+}
+
+template <class T>
 void orthonormal_matrix(T* rows, int rank, std::size_t n, double tolerance) {
     for (int i = 0; i < rank; ++i) {
         T* row = rows + i * n;
-        T largest = 0;
+        T largest = largest_of(row, n);
         bool finite = true;
-        for (std::size_t j = 0; j < n; ++j) {
-            T size = row[j] < 0 ? -row[j] : row[j];
-            largest = size > largest ? size : largest;
-            finite &= size - size == 0;
-        }
+        for (std::size_t j = 0; j < n; ++j) finite &= row[j] - row[j] == 0;
         if (!finite) {
             for (std::size_t j = 0; j < rank * n; ++j) rows[j] = T(NAN);
             return;
@@ -154,6 +172,9 @@ void orthonormal_rows(float* rows, std::size_t count, int rank, std::size_t n, i
 void orthonormal_rows(double* rows, std::size_t count, int rank, std::size_t n, int threads) {
     orthonormal(rows, count, rank, n, threads, 16 * DBL_EPSILON);
 }
+
+bool unit_rows(float* rows, std::size_t count, std::size_t n) { return unit(rows, count, n); }
+bool unit_rows(double* rows, std::size_t count, std::size_t n) { return unit(rows, count, n); }
 
 }  // namespace GRACE_ISA
 }  // namespace grace

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from grace_dl.compressor.lowrank import orthonormalise, restarted, starting_factor
+from grace_dl.compressor.lowrank import orthonormalise, starting_factor, warm
 from grace_dl.errors import UnsupportedError
 from grace_dl.kernels import reference
 from grace_dl.key import Key
@@ -35,9 +35,10 @@ def test_orthonormal_whatever_the_columns(monkeypatch, backend, rank, dtype, tol
     large = torch.randn(3000, rank, dtype=dtype)
     strided = base.t().contiguous().t()
     factors = [base, parallel, near, wild, zero, some, ones, square, singular, large, strided]
-    for factor, q in zip(factors, orthonormalise(factors)):
-        assert q.shape == factor.shape
-        assert q.t().is_contiguous()
+    for factor, rows in zip(factors, orthonormalise([factor.t() for factor in factors])):
+        assert rows.shape == factor.t().shape
+        assert rows.is_contiguous()
+        q = rows.t()
         torch.testing.assert_close(q.t() @ q, torch.eye(rank, dtype=dtype), rtol=0, atol=tolerance)
         unit = factor / factor.abs().amax(0).clamp_min(torch.finfo(dtype).tiny)
         torch.testing.assert_close(q @ (q.t() @ unit), unit, rtol=0, atol=20 * tolerance)
@@ -45,8 +46,8 @@ def test_orthonormal_whatever_the_columns(monkeypatch, backend, rank, dtype, tol
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_what_is_not_finite_has_no_basis(bad):
-    factors = [torch.randn(50, 3), torch.randn(50, 3)]
-    factors[1][20, 1] = bad
+    factors = [torch.randn(3, 50), torch.randn(3, 50)]
+    factors[1][1, 20] = bad
     good, spoilt = orthonormalise(factors)
     assert good.isfinite().all()
     assert not spoilt.isfinite().all()
@@ -64,14 +65,28 @@ def test_starting_factors_are_shared_and_differ_by_name_and_step():
     assert torch.equal(starting_factor(Key("w"), "q", 4, 1000, like.double()), one.double())
 
 
-def test_restart_keeps_directions_and_redraws_zeros():
-    warm = torch.randn(3, 20)
-    warm[1] = 0
-    (fresh,) = restarted([warm], [Key("w")], "q")
-    torch.testing.assert_close(fresh[0], warm[0] / warm[0].abs().max())
-    assert fresh[1].abs().max() > 0.1
-    assert not warm[1].any()
-    assert restarted([], [], "q") == []
+def test_warm_factors_keep_directions_and_redraw_zeros():
+    mean = torch.randn(20, 3).t()
+    mean[1] = 0
+    kept = warm(mean, Key("w"), "q")
+    assert kept.is_contiguous()
+    torch.testing.assert_close(kept[[0, 2]], mean[[0, 2]] / mean[[0, 2]].abs().amax(1, keepdim=True))
+    assert kept[1].abs().max() > 0.1
+    assert not mean[1].any()
+    assert torch.equal(kept, warm(mean, Key("w", rank=1), "q"))
+    assert not torch.equal(kept[1], warm(mean, Key("w", step=1), "q")[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (12, 40), (4, 1003)])
+def test_native_unit_rows_are_the_references(dtype, shape):
+    native = pytest.importorskip("grace_dl.kernels.native", reason="the compiled kernels are not built")
+    rows = torch.randn(shape, dtype=dtype)
+    for zero in (False, True):
+        rows[-1] *= not zero
+        ours, expected = rows.clone(), rows.clone()
+        assert native.unit_rows_(ours) is reference.unit_rows_(expected) is not zero
+        assert torch.equal(ours, expected)
 
 
 def kernel_results(module, e, g, p, q, p_mean, q_mean):
@@ -148,6 +163,7 @@ def test_native_kernels_check_what_they_are_given():
         lambda: native.expand_factors(p, q, e[:, 1:]),
         lambda: native.expand_factors(p, q[:1], e),
         lambda: native.orthonormal_rows(torch.zeros(2, 30, 4).mT),
+        lambda: native.unit_rows_(torch.zeros(30, 4).t()),
     ):
         with pytest.raises(UnsupportedError):
             call()

@@ -89,8 +89,8 @@ class LowRankCompressor(Compressor):
             return [tensor], ctx
         matrix = as_matrix(tensor)
         q = starting_factor(key, "q", self.rank, matrix.shape[1], matrix)
-        (p,) = orthonormalise([torch.mm(matrix, q.t())])
-        return [p, torch.mm(p.t(), matrix)], ctx
+        (p,) = orthonormalise([torch.mm(q, matrix.t())])
+        return [p.t(), torch.mm(p, matrix)], ctx
 
     def decompress(self, payload: Payload, ctx: Context) -> Tensor:
         out = torch.empty(ctx.shape, dtype=work_dtype(ctx.dtype), device=payload[0].device)
@@ -158,16 +158,18 @@ def check(payload: Payload, ctx: Context) -> Payload:
 
 
 def orthonormalise(factors: Sequence[Tensor]) -> list[Tensor]:
-    """Orthonormal columns with the span of each (n, r) factor's; equal shapes go in one batched call.
+    """Orthonormal rows with the span of each (r, n) factor's; equal shapes go in one batched call.
 
-    Zero and dependent columns give arbitrary orthonormal ones. The results are (r, n) transposed, so that `.t()` is
-    contiguous.
+    Zero and dependent rows give arbitrary orthonormal ones.
     """
+    groups: dict[Any, list[int]] = {}
+    for place, factor in enumerate(factors):
+        groups.setdefault((factor.shape, factor.dtype, factor.device), []).append(place)
     result: list[Tensor] = list(factors)
-    for places in alike(factors):
-        batch = torch.stack([factors[place].t() for place in places])
-        for place, rows in zip(places, kernels.of(batch).orthonormal_rows(batch)):
-            result[place] = rows.t()
+    for places in groups.values():
+        batch = torch.stack([factors[place] for place in places])
+        for place, rows in zip(places, kernels.of(batch).orthonormal_rows(batch).unbind()):
+            result[place] = rows
     return result
 
 
@@ -180,31 +182,14 @@ def starting_factor(key: Key, stream: str, rank: int, length: int, like: Tensor)
     return draws.sub_(0.5).view(rank, length)
 
 
-def restarted(factors: Sequence[Tensor], keys: Sequence[Key], stream: str) -> list[Tensor]:
-    """Warm factors of shape (r, m), ready to start from: rows scaled to largest entry 1, zero rows drawn anew.
+def warm(factor: Tensor, key: Key, stream: str) -> Tensor:
+    """A copy of an averaged factor of shape (r, m) to start from: rows scaled to largest entry 1, zero rows drawn anew.
 
-    Scaling keeps M Q from over- and underflowing (a warm Q is as large as M). A row becomes zero when a gradient
+    Scaling keeps M Q from over- and underflowing (an averaged Q is as large as M). A row becomes zero when a gradient
     was zero or of lower rank; it would stay zero for ever.
     """
-    result: list[Tensor] = list(factors)
-    for places in alike(factors):
-        batch = torch.stack([factors[place] for place in places])
-        scales = batch.abs().amax(dim=2, keepdim=True)
-        zero = scales == 0
-        batch.div_(scales)
-        if zero.any():
-            rank, length = batch.shape[1:]
-            for place, factor, empty in zip(places, batch, zero):
-                fresh = starting_factor(keys[place], f"{stream} anew", rank, length, factor)
-                factor.copy_(torch.where(empty, fresh, factor))
-        for place, factor in zip(places, batch):
-            result[place] = factor
-    return result
-
-
-def alike(factors: Sequence[Tensor]) -> list[list[int]]:
-    """The places of factors that can be computed with in one batch."""
-    groups: dict[Any, list[int]] = {}
-    for place, factor in enumerate(factors):
-        groups.setdefault((factor.shape, factor.dtype, factor.device), []).append(place)
-    return list(groups.values())
+    rows = factor.clone(memory_format=torch.contiguous_format)
+    if not kernels.of(rows).unit_rows_(rows):
+        fresh = starting_factor(key, f"{stream} anew", *rows.shape, rows)
+        rows = torch.where(rows.any(dim=1, keepdim=True), rows, fresh)
+    return rows

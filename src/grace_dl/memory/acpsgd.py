@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..compressor.acpsgd import ACPSGDCompressor
 from ..compressor.base import Compressor
-from ..compressor.lowrank import orthonormalise, restarted
+from ..compressor.lowrank import orthonormalise
 from ..key import Key
 from .base import Pending
 from .lowrank import LowRankMemory, LowRankPending, Rounds, finite
@@ -24,13 +24,12 @@ class ACPSGDMemory(LowRankMemory):
     def rounds(self, items: Sequence[tuple[Tensor, Key]], compressor: Compressor) -> Rounds:
         method = cast(ACPSGDCompressor, compressor)
         matrices = self.matrices(items, method)
-        keys = [key for _, key in items]
-        sides = [method.sends_p(key.step) for key in keys]
-        warm = [self.factor(m, "q" if side else "p", method.rank) for m, side in zip(matrices, sides)]
-        # Orthonormal columns of the factor that is not sent: Q where P is, P where Q is.
-        bases = orthonormalise([factor.t() for factor in restarted(warm, keys, "basis")])
+        sides = [method.sends_p(key.step) for _, key in items]
+        # A basis of the factor that is not sent: Q where P is, P where Q is.
+        kept = [self.factor(m, "q" if side else "p", method.rank) for m, side in zip(matrices, sides)]
+        bases = [rows if side else rows.t().contiguous() for rows, side in zip(orthonormalise(kept), sides)]
         local = [
-            matrix.times(basis.t()) if side else matrix.transposed_times(basis)
+            matrix.times(basis) if side else matrix.transposed_times(basis)
             for matrix, basis, side in zip(matrices, bases, sides)
         ]
         means = yield local
@@ -38,10 +37,9 @@ class ACPSGDMemory(LowRankMemory):
         pending: list[Pending] = []
         for place, (matrix, basis, own, mean) in enumerate(zip(matrices, bases, local, means)):
             if sides[place]:
-                q = basis.t()
-                payload, sent, kept = [mean, q], [own, q], {"p": mean.t()}
+                payload, sent, new = [mean, basis], [own, basis], {"p": mean.t()}
             else:
-                payload, sent, kept = [basis, mean], [basis, own], {"q": mean}
+                payload, sent, new = [basis, mean], [basis, own], {"q": mean}
             shape = items[place][0].shape
-            pending.append(LowRankPending(matrix, method, shape, payload, sent, kept, whole[place]))
+            pending.append(LowRankPending(matrix, method, shape, payload, sent, new, whole[place]))
         return pending

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Compressor, Context, Payload
-from ..compressor.lowrank import LowRankCompressor, matrix_shape, starting_factor
+from ..compressor.lowrank import LowRankCompressor, matrix_shape, starting_factor, warm
 from ..errors import StateError, UnsupportedError
 from ..key import Key
 from .base import Memory, Pending
@@ -126,7 +126,7 @@ class LowRankMemory(Memory):
         kernels.of(matrix.e).settle_factors(matrix.e, matrix.grad, *pending.sent, out, *pending.payload)
         for slot, factor in pending.factors.items():
             # A copy: the average is a view into the frame of the whole bucket.
-            self.state[pending.key.name][slot] = factor.clone(memory_format=torch.contiguous_format)
+            self.state[pending.key.name][slot] = warm(factor, pending.key, slot)
 
     def residual(self, name: str) -> Tensor | None:
         return self.state.get(name, {}).get("e")

@@ -8,7 +8,7 @@ from typing import cast
 from torch import Tensor
 
 from ..compressor.base import Compressor
-from ..compressor.lowrank import orthonormalise, restarted
+from ..compressor.lowrank import orthonormalise, warm
 from ..compressor.powersgd import PowerSGDCompressor
 from ..key import Key
 from .lowrank import LowRankMemory, LowRankPending, Rounds, finite
@@ -23,11 +23,12 @@ class PowerSGDMemory(LowRankMemory):
     def rounds(self, items: Sequence[tuple[Tensor, Key]], compressor: Compressor) -> Rounds:
         method = cast(PowerSGDCompressor, compressor)
         matrices = self.matrices(items, method)
-        keys = [key for _, key in items]
         qs = [self.factor(matrix, "q", method.rank) for matrix in matrices]
-        for _ in range(method.num_iters_per_step):
-            qs = restarted(qs, keys, "q")
-            ps = orthonormalise((yield [matrix.times(q) for matrix, q in zip(matrices, qs)]))
+        for iteration in range(method.num_iters_per_step):
+            if iteration:
+                qs = [warm(q, key, "q") for q, (_, key) in zip(qs, items)]
+            means = yield [matrix.times(q) for matrix, q in zip(matrices, qs)]
+            ps = [rows.t().contiguous() for rows in orthonormalise([p.t() for p in means])]
             qs = yield [matrix.transposed_times(p) for matrix, p in zip(matrices, ps)]
         return [
             LowRankPending(matrix, method, grad.shape, [p, q], [p, q], {"q": q}, whole)

@@ -9,7 +9,14 @@ from ... import _native
 from ..reference import lowrank as reference
 from .pointer import address, native_dtype, threads
 
-__all__ = ["expand_factors", "orthonormal_rows", "project_columns", "project_rows", "settle_factors"]
+__all__ = [
+    "expand_factors",
+    "orthonormal_rows",
+    "project_columns",
+    "project_rows",
+    "settle_factors",
+    "unit_rows_",
+]
 
 
 def _wide(x: Tensor, rank: int) -> bool | None:
@@ -87,3 +94,11 @@ def orthonormal_rows(batch: Tensor) -> Tensor:
         return reference.orthonormal_rows(batch)
     _native.orthonormal_rows(wide, address(batch, batch.dtype, count * rank * n), count, rank, n, threads())
     return batch
+
+
+def unit_rows_(rows: Tensor) -> bool:
+    wide = native_dtype(rows)
+    if wide is None:
+        return reference.unit_rows_(rows)
+    count, n = rows.shape
+    return bool(_native.unit_rows(wide, address(rows, rows.dtype, count * n), count, n))

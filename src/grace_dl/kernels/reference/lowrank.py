@@ -8,7 +8,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["expand_factors", "orthonormal_rows", "project_columns", "project_rows", "settle_factors"]
+__all__ = [
+    "expand_factors",
+    "orthonormal_rows",
+    "project_columns",
+    "project_rows",
+    "settle_factors",
+    "unit_rows_",
+]
 
 
 def project_rows(e: Tensor, g: Tensor, q: Tensor) -> Tensor:
@@ -49,3 +56,11 @@ def orthonormal_rows(batch: Tensor) -> Tensor:
     finally:
         if batch.is_cpu and threads > 1:
             torch.set_num_threads(threads)
+
+
+def unit_rows_(rows: Tensor) -> bool:
+    """Divide each row by its largest magnitude; False if a row is zero, which stays so."""
+    largest = rows.abs().amax(dim=1, keepdim=True)
+    zero = largest == 0
+    rows.div_(largest.masked_fill_(zero, 1))
+    return not zero.any()
