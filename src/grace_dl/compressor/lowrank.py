@@ -190,6 +190,6 @@ def warm(factor: Tensor, key: Key, stream: str) -> Tensor:
     """
     rows = factor.clone(memory_format=torch.contiguous_format)
     if not kernels.of(rows).unit_rows_(rows):
-        fresh = starting_factor(key, f"{stream} anew", *rows.shape, rows)
+        fresh = starting_factor(key, f"{stream} anew", rows.shape[0], rows.shape[1], rows)
         rows = torch.where(rows.any(dim=1, keepdim=True), rows, fresh)
     return rows
