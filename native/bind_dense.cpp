@@ -121,16 +121,16 @@ void bind_dense(nb::module_& m) {
             GRACE_CALL(sign_vote, at<T>(out), where.data(), where.size(), word, n, threads);
         });
     });
-    m.def("scaled_sign_encode", [](FROM, address bits, address scale, int threads) {
+    m.def("scaled_sign_encode", [](FROM, address owed, address bits, address scale, int threads) {
         typed(wide, [=](auto zero) {
             using T = decltype(zero);
-            GRACE_CALL(scaled_sign_encode, SOURCE(T), at<u8>(bits), at<T>(scale), threads);
+            GRACE_CALL(scaled_sign_encode, SOURCE(T), at<T>(owed), at<u8>(bits), at<T>(scale), threads);
         });
     });
-    m.def("onebit_encode", [](FROM, address bits, address means, int threads) {
+    m.def("onebit_encode", [](FROM, address owed, address bits, address means, int threads) {
         typed(wide, [=](auto zero) {
             using T = decltype(zero);
-            GRACE_CALL(onebit_encode, SOURCE(T), at<u8>(bits), at<T>(means), threads);
+            GRACE_CALL(onebit_encode, SOURCE(T), at<T>(owed), at<u8>(bits), at<T>(means), threads);
         });
     });
     m.def("two_add", [](bool wide, address out, size_t n, address bits, double low, double high, int threads) {

@@ -38,8 +38,9 @@ using u64 = std::uint64_t;
     GRACE_DECLARE(void, two_add, T* out, const u8* bits, T low, T high, std::size_t n, int threads)                   \
     GRACE_DECLARE(void, sign_vote, T* out, const u8* const* ballots, std::size_t count, u64 word, std::size_t n,      \
                   int threads)                                                                                        \
-    GRACE_DECLARE(void, scaled_sign_encode, const Source<T>& s, u8* bits, T* scale, int threads)                      \
-    GRACE_DECLARE(void, onebit_encode, const Source<T>& s, u8* bits, T* means, int threads)
+    /* With `owed`: owed[x < 0 ? 0 : 1] leaves x first, x becomes v, and `owed` what is sent of it. */                \
+    GRACE_DECLARE(void, scaled_sign_encode, const Source<T>& s, T* owed, u8* bits, T* scale, int threads)             \
+    GRACE_DECLARE(void, onebit_encode, const Source<T>& s, T* owed, u8* bits, T* means, int threads)
 
 GRACE_DECLARE_DENSE(float)
 GRACE_DECLARE_DENSE(double)

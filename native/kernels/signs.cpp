@@ -61,35 +61,35 @@ inline void pack_negative(const double* v, std::size_t n, u8* out) {
 }
 #endif
 
-// The bits of v and, with error feedback, x = v - (negative ? low : high).
+// x becomes v, after what is owed for the last step left it.
 template <class T>
-inline void encode_tile(const T* __restrict v, std::size_t n, bool ef, T low, T high, u8* bits, T* __restrict x) {
-    pack_negative(v, n, bits);
-    if (ef)
-        for (std::size_t i = 0; i < n; ++i) x[i] = v[i] - (v[i] < T(0) ? low : high);
-}
-
-#ifdef __AVX2__
-inline void encode_tile(const float* v, std::size_t n, bool ef, float low, float high, u8* bits, float* x) {
-    if (!ef) return pack_negative(v, n, bits);
-    const __m256 zero = _mm256_setzero_ps(), lows = _mm256_set1_ps(low), highs = _mm256_set1_ps(high);
-    const std::size_t whole = n & ~std::size_t(7);
-    for (std::size_t i = 0; i < whole; i += 8) {
-        const __m256 value = _mm256_loadu_ps(v + i), negative = _mm256_cmp_ps(value, zero, _CMP_LT_OQ);
-        bits[i / 8] = u8(_mm256_movemask_ps(negative));
-        _mm256_storeu_ps(x + i, _mm256_sub_ps(value, _mm256_blendv_ps(highs, lows, negative)));
+inline void settle(const Source<T>& s, T low, T high, std::size_t begin, std::size_t n) {
+    T* __restrict x = s.x + begin;
+    if (!s.g) {
+        for (std::size_t i = 0; i < n; ++i) x[i] = x[i] - (x[i] < T(0) ? low : high);
+        return;
     }
-    encode_tile<float>(v + whole, n - whole, ef, low, high, bits + whole / 8, x + whole);
+    const T* __restrict g = s.g + begin;
+    const T beta = s.beta, gamma = s.gamma;
+    if (beta == T(1) && gamma == T(1))
+        for (std::size_t i = 0; i < n; ++i) x[i] = (x[i] - (x[i] < T(0) ? low : high)) + g[i];
+    else
+        for (std::size_t i = 0; i < n; ++i) x[i] = beta * (x[i] - (x[i] < T(0) ? low : high)) + gamma * g[i];
 }
-#endif
 
-template <class T>
-inline void encode_two(const Source<T>& s, T low, T high, u8* bits, int threads) {
-    parallel(s.n, grain, threads, [&, bits](std::size_t begin, std::size_t end) {
+// visit(tile number, v, size) for every tile, whose signs are packed on the way.
+template <class T, class Visit>
+inline void encode_tiles(const Source<T>& s, const T* owed, u8* bits, int threads, Visit visit) {
+    const T low = owed ? owed[0] : T(0), high = owed ? owed[1] : T(0);
+    parallel(s.n, grain, threads, [=, &s](std::size_t begin, std::size_t end) {
         alignas(64) T buffer[tile];
         for (std::size_t i = begin; i < end; i += tile) {
-            std::size_t m = end - i < tile ? end - i : tile;
-            encode_tile(load(s, i, m, buffer), m, s.ef, low, high, bits + i / 8, s.x + i);
+            const std::size_t m = end - i < tile ? end - i : tile;
+            const T* v = s.x + i;
+            if (owed) settle(s, low, high, i, m);
+            else v = load(s, i, m, buffer);
+            pack_negative(v, m, bits + i / 8);
+            visit(i / tile, v, m);
         }
     });
 }
@@ -209,60 +209,58 @@ void sign_vote_(T* out, const u8* const* ballots, std::size_t count, u64 word, s
 // so, it is taken again of much smaller numbers.
 constexpr double eighth = 0x1p-3, shrunk = 0x1p-67;
 
+// Sums are taken of numbers times `factor` while signs are packed. With `owed`, x holds v afterwards.
 template <class T>
-double sum_magnitudes(const Source<T>& s, T factor, int threads) {
+double sum_magnitudes(const Source<T>& s, const T* owed, u8* bits, T factor, int threads) {
     std::size_t blocks = (s.n + tree_block - 1) / tree_block;
     double* sums = scratch(blocks, 0);
-    parallel(s.n, grain, threads, [=, &s](std::size_t begin, std::size_t end) {
-        alignas(64) T buffer[tile];
-        for (std::size_t i = begin; i < end; i += tile) {
-            std::size_t m = end - i < tile ? end - i : tile;
-            const T* v = load(s, i, m, buffer);
-            sums[i / tile] = tree<tile>(m, [v, factor](std::size_t j) { return magnitude(v[j]) * factor; });
-        }
+    encode_tiles(s, owed, bits, threads, [=](std::size_t block, const T* v, std::size_t m) {
+        sums[block] = tree<tile>(m, [v, factor](std::size_t j) { return magnitude(v[j]) * factor; });
     });
     return tree_sum(sums, blocks);
 }
 
 template <class T>
-void scaled_sign_encode_(const Source<T>& s, u8* bits, T* scale, int threads) {
-    double total = sum_magnitudes(s, T(eighth), threads), mean = total / double(s.n) / eighth;
-    if (!std::isfinite(total)) mean = sum_magnitudes(s, T(shrunk), threads) / double(s.n) / shrunk;
-    *scale = T(mean);
-    encode_two(s, T(-T(mean)), T(mean), bits, threads);
-}
-
-template <class T>
-Sides sum_sides(const Source<T>& s, T factor, int threads) {
+Sides sum_sides(const Source<T>& s, const T* owed, u8* bits, T factor, int threads) {
     std::size_t blocks = (s.n + tree_block - 1) / tree_block;
     double *lows = scratch(blocks, 0), *highs = scratch(blocks, 1), *counts = scratch(blocks, 2);
-    parallel(s.n, grain, threads, [=, &s](std::size_t begin, std::size_t end) {
-        alignas(64) T buffer[tile];
-        for (std::size_t i = begin; i < end; i += tile) {
-            std::size_t m = end - i < tile ? end - i : tile;
-            const T* v = load(s, i, m, buffer);
-            const Sides sides = tree_sides<tile>(v, m, factor);
-            lows[i / tile] = sides.low, highs[i / tile] = sides.high, counts[i / tile] = sides.below;
-        }
+    encode_tiles(s, owed, bits, threads, [=](std::size_t block, const T* v, std::size_t m) {
+        const Sides sides = tree_sides<tile>(v, m, factor);
+        lows[block] = sides.low, highs[block] = sides.high, counts[block] = sides.below;
     });
     double below = 0;
     for (std::size_t b = 0; b < blocks; ++b) below += counts[b];
     return {tree_sum(lows, blocks), tree_sum(highs, blocks), below};
 }
 
+// Where v is found again once it was encoded.
 template <class T>
-void onebit_encode_(const Source<T>& s, u8* bits, T* means, int threads) {
-    Sides sums = sum_sides(s, T(eighth), threads);
+Source<T> encoded(const Source<T>& s, const T* owed) {
+    return owed ? Source<T>{s.x, nullptr, T(1), T(1), s.n, false} : s;
+}
+
+template <class T>
+void scaled_sign_encode_(const Source<T>& s, T* owed, u8* bits, T* scale, int threads) {
+    double total = sum_magnitudes<T>(s, owed, bits, T(eighth), threads), mean = total / double(s.n) / eighth;
+    if (!std::isfinite(total))
+        mean = sum_magnitudes<T>(encoded<T>(s, owed), nullptr, bits, T(shrunk), threads) / double(s.n) / shrunk;
+    *scale = T(mean);
+    if (owed) owed[0] = -T(mean), owed[1] = T(mean);
+}
+
+template <class T>
+void onebit_encode_(const Source<T>& s, T* owed, u8* bits, T* means, int threads) {
+    Sides sums = sum_sides<T>(s, owed, bits, T(eighth), threads);
     double below = sums.below > 0 ? sums.below : 1, above = double(s.n) - sums.below;
     if (above < 1) above = 1;
     double low = sums.low / below / eighth, high = sums.high / above / eighth;
     if (!std::isfinite(sums.low) || !std::isfinite(sums.high)) {
-        Sides small = sum_sides(s, T(shrunk), threads);
+        Sides small = sum_sides<T>(encoded<T>(s, owed), nullptr, bits, T(shrunk), threads);
         if (!std::isfinite(sums.low)) low = small.low / below / shrunk;
         if (!std::isfinite(sums.high)) high = small.high / above / shrunk;
     }
     means[0] = T(low), means[1] = T(high);
-    encode_two(s, T(low), T(high), bits, threads);
+    if (owed) owed[0] = T(low), owed[1] = T(high);
 }
 
 }  // namespace
@@ -277,10 +275,12 @@ void onebit_encode_(const Source<T>& s, u8* bits, T* means, int threads) {
     void sign_vote(T* out, const u8* const* ballots, std::size_t count, u64 word, std::size_t n, int threads) {     \
         sign_vote_(out, ballots, count, word, n, threads);                                                          \
     }                                                                                                               \
-    void scaled_sign_encode(const Source<T>& s, u8* bits, T* scale, int threads) {                                  \
-        scaled_sign_encode_(s, bits, scale, threads);                                                               \
+    void scaled_sign_encode(const Source<T>& s, T* owed, u8* bits, T* scale, int threads) {                         \
+        scaled_sign_encode_(s, owed, bits, scale, threads);                                                         \
     }                                                                                                               \
-    void onebit_encode(const Source<T>& s, u8* bits, T* means, int threads) { onebit_encode_(s, bits, means, threads); }
+    void onebit_encode(const Source<T>& s, T* owed, u8* bits, T* means, int threads) {                              \
+        onebit_encode_(s, owed, bits, means, threads);                                                              \
+    }
 
 GRACE_DEFINE(float)
 GRACE_DEFINE(double)

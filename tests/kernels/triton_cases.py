@@ -19,6 +19,7 @@ from grace_dl.compressor.signsgd import SignSGDCompressor
 from grace_dl.compressor.signum import SignumCompressor
 from grace_dl.compressor.threshold import ThresholdCompressor
 from grace_dl.compressor.topk import TopKCompressor
+from grace_dl.compressor.twosided import TwoSidedCodec
 from grace_dl.errors import ConfigError, PayloadError, UnsupportedError
 from grace_dl.kernels import backend
 from grace_dl.kernels.reference.indices import index_bytes
@@ -95,6 +96,10 @@ def outcome(
     if isinstance(compressor, (SignSGDCompressor, SignumCompressor)):
         payload = compressor.allocate(n, x.dtype)
         backend(kernels, "cpu").sign_encode(mine, gradient, beta, gamma, ef, key.word(), *payload)
+    elif ef and g is not None and isinstance(compressor, TwoSidedCodec):
+        owed = torch.tensor([-0.3, 0.7], dtype=x.dtype)
+        payload, _ = compressor.encode_owing_(mine, owed, gradient, key, beta=beta, gamma=gamma)
+        mine = torch.cat([mine, owed])
     elif ef:
         payload, _ = compressor.encode_residual_(mine, gradient, key, beta=beta, gamma=gamma)
     else:
@@ -274,7 +279,7 @@ def compiled(dtype: torch.dtype, n: int) -> None:
         (signs.scaled_sign_encode, signs.scaled_sign_add, 1),
         (signs.onebit_encode, signs.onebit_add, 2),
     ):
-        encode(*source, True, packed, torch.zeros(count, dtype=dtype))
+        encode(*source, torch.zeros(2, dtype=dtype), packed, torch.zeros(count, dtype=dtype))
         add(x, packed, torch.zeros(count, dtype=dtype))
     for block, levels, norm in ((256, 7, "max"), (128, 127, "l2"), (33, 1000, "max")):
         width = (2 * levels).bit_length()

@@ -6,11 +6,14 @@ import pytest
 import torch
 
 from grace_dl.compressor.efsignsgd import EFSignSGDCompressor
+from grace_dl.compressor.int8 import Int8Compressor
+from grace_dl.compressor.onebit import OneBitCompressor
 from grace_dl.compressor.signsgd import SignSGDCompressor
 from grace_dl.compressor.signum import SignumCompressor
 from grace_dl.errors import ConfigError, PayloadError
 from grace_dl.key import Key
 from grace_dl.memory.efsignsgd import EFSignSGDMemory
+from grace_dl.memory.residual import ResidualMemory
 from grace_dl.memory.signum import SignumMemory
 
 
@@ -132,12 +135,51 @@ def test_efsign_feeds_back_what_was_not_sent():
     assert torch.allclose(given, got + memory.residual("w"), atol=1e-12)
 
 
-def test_efsign_undoes_a_step():
-    memory, compressor = EFSignSGDMemory(), EFSignSGDCompressor()
+TWO_SIDED = [
+    (EFSignSGDMemory(), EFSignSGDCompressor()),
+    (ResidualMemory(), OneBitCompressor()),
+    (ResidualMemory(0.9, 0.3), OneBitCompressor()),
+]
+
+
+@pytest.mark.parametrize("memory, compressor", TWO_SIDED)
+def test_a_step_is_undone(memory, compressor):
+    memory.load_state_dict({})
     memory.commit(memory.begin(torch.randn(500), Key("w"), compressor))
-    before = memory.state["w"]["e"].clone()
+    before = memory.residual("w")
     memory.abort(memory.begin(torch.randn(500), Key("w", step=1), compressor))
-    assert torch.allclose(memory.state["w"]["e"], before, atol=1e-6)
+    torch.testing.assert_close(memory.residual("w"), before, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("memory, compressor", TWO_SIDED)
+def test_what_is_owed_makes_no_difference(memory, compressor):
+    """Taking what was sent out of the residual a step later gives the bits of taking it out at once."""
+    memory.load_state_dict({})
+    e = torch.zeros(500)
+    for step in range(5):
+        g, key = torch.randn(500), Key("w", step=step)
+        pending = memory.begin(g, key, compressor)
+        memory.commit(pending)
+        x = memory.beta * e + memory.gamma * g
+        payload, ctx = compressor.encode(x, key)
+        e = x - compressor.decompress(payload, ctx)
+        assert all(torch.equal(one, two) for one, two in zip(pending.payload, payload))
+        assert torch.equal(memory.residual("w"), e * (memory.beta / memory.gamma))
+        saved = memory.state_dict()
+        memory.load_state_dict(saved)
+    assert torch.equal(memory.compensate(g, "w"), memory.beta * e + memory.gamma * g)
+    memory.rescale_(2.0)
+    torch.testing.assert_close(memory.residual("w"), 2 * e * (memory.beta / memory.gamma))
+
+
+def test_another_method_takes_over_what_is_owed():
+    memory, compressor = ResidualMemory(), OneBitCompressor()
+    memory.commit(memory.begin(torch.randn(500), Key("w"), compressor))
+    before, g = memory.residual("w"), torch.randn(500)
+    pending = memory.begin(g, Key("w", step=1), Int8Compressor())
+    sent = pending.compressor.decompress(pending.payload, pending.ctx)
+    torch.testing.assert_close(memory.residual("w") + sent, before + g)
+    assert "owed" not in memory.state["w"]
 
 
 @pytest.mark.parametrize("lr", [0, -1, float("inf"), "0.1"])

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from .. import kernels
 from ..errors import ConfigError
-from ..key import Key
 from ..registry import register
 from .base import Context, Payload, Spec, work_dtype
-from .fused import FusedCodec
+from .twosided import TwoSidedCodec
 
 LEARNING_RATE = 0.1
 """Default of `lr` in the compressor and in its memory, which must agree."""
@@ -30,7 +29,7 @@ def checked_rate(lr: float) -> float:
 
 
 @register("efsignsgd", bits="1", reference="Karimireddy 2019, ICML", memories=("efsignsgd",))
-class EFSignSGDCompressor(FusedCodec):
+class EFSignSGDCompressor(TwoSidedCodec):
     """Sends mean(abs x) * sign(x) of x = e + lr * g; the result is the mean over workers divided by lr."""
 
     def __init__(self, lr: float = LEARNING_RATE) -> None:
@@ -40,18 +39,17 @@ class EFSignSGDCompressor(FusedCodec):
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:
         return ((torch.uint8, (numel + 7) // 8), (work_dtype(dtype), 1))
 
-    def _fused(
+    def _sides(
         self,
         kernel: ModuleType,
         x: Tensor,
         g: Tensor | None,
         beta: float,
         gamma: float,
-        ef: bool,
-        key: Key,
+        owed: Tensor | None,
         out: Payload,
     ) -> None:
-        kernel.scaled_sign_encode(x, g, beta, gamma, ef, *out)
+        kernel.scaled_sign_encode(x, g, beta, gamma, owed, *out)
 
     def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
         kernels.of(out).scaled_sign_add(out, *payload)

@@ -8,31 +8,29 @@ import torch
 from torch import Tensor
 
 from .. import kernels
-from ..key import Key
 from ..registry import register
 from .base import Context, Payload, Spec, work_dtype
-from .fused import FusedCodec
+from .twosided import TwoSidedCodec
 
 
 @register("onebit", bits="1", reference="Seide 2014, Interspeech")
-class OneBitCompressor(FusedCodec):
+class OneBitCompressor(TwoSidedCodec):
     """Signs, decoded to the mean of the negative elements and the mean of the others."""
 
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:
         return ((torch.uint8, (numel + 7) // 8), (work_dtype(dtype), 2))
 
-    def _fused(
+    def _sides(
         self,
         kernel: ModuleType,
         x: Tensor,
         g: Tensor | None,
         beta: float,
         gamma: float,
-        ef: bool,
-        key: Key,
+        owed: Tensor | None,
         out: Payload,
     ) -> None:
-        kernel.onebit_encode(x, g, beta, gamma, ef, *out)
+        kernel.onebit_encode(x, g, beta, gamma, owed, *out)
 
     def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
         kernels.of(out).onebit_add(out, *payload)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ..compressor.base import Compressor, Payload
+from ..compressor.twosided import TwoSidedCodec, settled
 from ..errors import ConfigError
 from ..key import Key
 from ..settings import number
@@ -14,10 +16,11 @@ from .base import Memory, Pending
 class ResidualMemory(Memory):
     """x = beta * e + gamma * g; afterwards e = x - sent.
 
-    The residual is written while encoding, in the same pass over memory; `abort` takes it back.
+    The residual is written while encoding, in the same pass over memory; `abort` takes it back. Of a
+    `TwoSidedCodec` slot `e` holds x until the next step, and `owed` what has then to be taken off.
     """
 
-    linear = ("e",)
+    linear = ("e", "owed")
 
     def __init__(self, beta: float = 1.0, gamma: float = 1.0) -> None:
         super().__init__()
@@ -31,25 +34,41 @@ class ResidualMemory(Memory):
         self.gamma = float(gamma)
 
     def compensate(self, tensor: Tensor, name: str) -> Tensor:
-        return self.beta * self.slot(name, "e", tensor).view_as(tensor) + self.gamma * tensor
+        self.slot(name, "e", tensor)
+        return self.beta * self._whole(name).view_as(tensor) + self.gamma * tensor
 
     def update(
         self, tensor: Tensor, name: str, compressor: Compressor, payload: Payload, ctx: object
     ) -> None:
         e = self.slot(name, "e", tensor)
+        self.state[name].pop("owed", None)
         e.copy_(tensor)
         compressor.residual_(e, payload, ctx)
 
     def begin(self, grad: Tensor, key: Key, compressor: Compressor, out: Payload | None = None) -> Pending:
         e = self.slot(key.name, "e", grad)
-        payload, ctx = compressor.encode_residual_(e, grad, key, beta=self.beta, gamma=self.gamma, out=out)
+        slots, factors = self.state[key.name], {"beta": self.beta, "gamma": self.gamma}
+        if isinstance(compressor, TwoSidedCodec):
+            if "owed" not in slots:
+                slots["owed"] = torch.zeros(2, dtype=e.dtype, device=e.device)
+            payload, ctx = compressor.encode_owing_(e, slots["owed"], grad, key, **factors, out=out)
+        else:
+            if "owed" in slots:  # the state of another method was loaded
+                e.copy_(self._whole(key.name))
+                del slots["owed"]
+            payload, ctx = compressor.encode_residual_(e, grad, key, **factors, out=out)
         return Pending(key, compressor, grad, payload, ctx)
 
     def commit(self, pending: Pending) -> None:
         """Nothing is left to do: `begin` wrote the residual."""
 
     def abort(self, pending: Pending) -> None:
-        e = self.state[pending.key.name]["e"]
+        slots = self.state[pending.key.name]
+        e = slots["e"]
+        if "owed" in slots:
+            slots["owed"].zero_()
+            e.sub_(pending.grad.view_as(e), alpha=self.gamma).div_(self.beta)
+            return
         # e + sent, by way of `residual_`, which knows this rank's own payload: -(-e - sent).
         pending.compressor.residual_(e.neg_(), pending.payload, pending.ctx)
         e.neg_().sub_(pending.grad.view_as(e), alpha=self.gamma).div_(self.beta)
@@ -58,5 +77,9 @@ class ResidualMemory(Memory):
         return type(self)()
 
     def residual(self, name: str) -> Tensor | None:
-        slots = self.state.get(name)
-        return slots["e"] * (self.beta / self.gamma) if slots else None
+        return self._whole(name) * (self.beta / self.gamma) if name in self.state else None
+
+    def _whole(self, name: str) -> Tensor:
+        """The residual, with what is owed taken off."""
+        slots = self.state[name]
+        return settled(slots["e"], slots["owed"]) if "owed" in slots else slots["e"]

@@ -65,14 +65,15 @@ def _two_add(out: Tensor, bits: Tensor, low: float, high: float) -> None:
 
 
 def scaled_sign_encode(
-    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, bits: Tensor, scale: Tensor
+    x: Tensor, g: Tensor | None, beta: float, gamma: float, owed: Tensor | None, bits: Tensor, scale: Tensor
 ) -> None:
     wide = native_dtype(x)
     if wide is None:
-        return reference.scaled_sign_encode(x, g, beta, gamma, ef, bits, scale)
+        return reference.scaled_sign_encode(x, g, beta, gamma, owed, bits, scale)
     n = x.numel()
     packed, mean = part_address(bits, torch.uint8, (n + 7) // 8), part_address(scale, x.dtype, 1)
-    _native.scaled_sign_encode(wide, *source(x, g, n), n, beta, gamma, ef, packed, mean, threads())
+    debt = 0 if owed is None else address(owed, x.dtype, 2)
+    _native.scaled_sign_encode(wide, *source(x, g, n), n, beta, gamma, False, debt, packed, mean, threads())
 
 
 def scaled_sign_add(out: Tensor, bits: Tensor, scale: Tensor) -> None:
@@ -83,14 +84,15 @@ def scaled_sign_add(out: Tensor, bits: Tensor, scale: Tensor) -> None:
 
 
 def onebit_encode(
-    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, bits: Tensor, means: Tensor
+    x: Tensor, g: Tensor | None, beta: float, gamma: float, owed: Tensor | None, bits: Tensor, means: Tensor
 ) -> None:
     wide = native_dtype(x)
     if wide is None:
-        return reference.onebit_encode(x, g, beta, gamma, ef, bits, means)
+        return reference.onebit_encode(x, g, beta, gamma, owed, bits, means)
     n = x.numel()
     packed, both = part_address(bits, torch.uint8, (n + 7) // 8), part_address(means, x.dtype, 2)
-    _native.onebit_encode(wide, *source(x, g, n), n, beta, gamma, ef, packed, both, threads())
+    debt = 0 if owed is None else address(owed, x.dtype, 2)
+    _native.onebit_encode(wide, *source(x, g, n), n, beta, gamma, False, debt, packed, both, threads())
 
 
 def onebit_add(out: Tensor, bits: Tensor, means: Tensor) -> None:

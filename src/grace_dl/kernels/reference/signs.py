@@ -93,20 +93,32 @@ def _mean(values: Tensor, count: int) -> Tensor:
     return torch.tensor(total / count / factor, dtype=torch.float64).to(values.dtype).to(values.device)
 
 
+def _settled(x: Tensor, owed: Tensor | None) -> Tensor:
+    if owed is None:
+        return x
+    payload_part(owed, x.dtype, 2)
+    return x - torch.where(x < 0, owed[0], owed[1])
+
+
 def scaled_sign_encode(
-    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, bits: Tensor, scale: Tensor
+    x: Tensor, g: Tensor | None, beta: float, gamma: float, owed: Tensor | None, bits: Tensor, scale: Tensor
 ) -> None:
-    """Signs, and the mean of abs(v) (Karimireddy et al. 2019, algorithm 1)."""
+    """Signs, and the mean of abs(v) (Karimireddy et al. 2019, algorithm 1).
+
+    With `owed`, what the last step sent leaves x first: owed[0] where it is negative, owed[1] elsewhere. x then becomes
+    v, and `owed` what is sent of it.
+    """
     working(x)
     n = x.numel()
     payload_part(bits, torch.uint8, packed_bytes(n, 1))
     payload_part(scale, x.dtype, 1)
-    v = compensated(x, g, beta, gamma)
+    v = compensated(_settled(x, owed), g, beta, gamma)
     mean = _mean(v.abs(), n)
     bits.copy_(pack(v < 0, 1))
     scale.fill_(mean)
-    if ef:
-        x.view(-1).copy_(v - torch.where(v < 0, -mean, mean))
+    if owed is not None:
+        x.view(-1).copy_(v)
+        owed.copy_(torch.stack([-mean, mean]))
 
 
 def scaled_sign_add(out: Tensor, bits: Tensor, scale: Tensor) -> None:
@@ -119,22 +131,26 @@ def scaled_sign_add(out: Tensor, bits: Tensor, scale: Tensor) -> None:
 
 
 def onebit_encode(
-    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, bits: Tensor, means: Tensor
+    x: Tensor, g: Tensor | None, beta: float, gamma: float, owed: Tensor | None, bits: Tensor, means: Tensor
 ) -> None:
-    """Signs, and the means of the negative and of the other elements (Seide et al. 2014, section 3.2)."""
+    """Signs, and the means of the negative and of the other elements (Seide et al. 2014, section 3.2).
+
+    `owed` as in `scaled_sign_encode`.
+    """
     working(x)
     n = x.numel()
     payload_part(bits, torch.uint8, packed_bytes(n, 1))
     payload_part(means, x.dtype, 2)
-    v = compensated(x, g, beta, gamma)
+    v = compensated(_settled(x, owed), g, beta, gamma)
     negative = v < 0
     below = int(negative.sum())
     low = _mean(torch.where(negative, v, 0.0), max(below, 1))
     high = _mean(torch.where(negative, 0.0, v), max(n - below, 1))
     bits.copy_(pack(negative, 1))
     means.copy_(torch.stack([low, high]))
-    if ef:
-        x.view(-1).copy_(v - torch.where(negative, low, high))
+    if owed is not None:
+        x.view(-1).copy_(v)
+        owed.copy_(means)
 
 
 def onebit_add(out: Tensor, bits: Tensor, means: Tensor) -> None:

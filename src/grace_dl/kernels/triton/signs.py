@@ -109,55 +109,49 @@ def _means(x: Tensor, arguments: tuple[object, ...], sides: bool, has_g: bool) -
 
 
 def scaled_sign_encode(
-    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, bits: Tensor, scale: Tensor
+    x: Tensor, g: Tensor | None, beta: float, gamma: float, owed: Tensor | None, bits: Tensor, scale: Tensor
 ) -> None:
     """Signs, and the mean of abs(v) (Karimireddy et al. 2019, algorithm 1)."""
     if not serves(x):
-        return reference.scaled_sign_encode(x, g, beta, gamma, ef, bits, scale)
+        return reference.scaled_sign_encode(x, g, beta, gamma, owed, bits, scale)
     n = x.numel()
     payload_part(bits, torch.uint8, packed_bytes(n, 1))
     payload_part(scale, x.dtype, 1)
     beside(x, bits, scale)
-    arguments = source(x, g, beta, gamma)
-    scale.copy_(_means(x, arguments, False, g is not None))
-    _two_encode(x, arguments, g is not None, ef, bits, scale, True)
+    scale.copy_(_two_encode(x, g, beta, gamma, owed, bits, False))
+    if owed is not None:
+        torch.stack([-scale[0], scale[0]], out=owed)
 
 
 def onebit_encode(
-    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, bits: Tensor, means: Tensor
+    x: Tensor, g: Tensor | None, beta: float, gamma: float, owed: Tensor | None, bits: Tensor, means: Tensor
 ) -> None:
     """Signs, and the means of the negative and of the other elements (Seide et al. 2014, section 3.2)."""
     if not serves(x):
-        return reference.onebit_encode(x, g, beta, gamma, ef, bits, means)
+        return reference.onebit_encode(x, g, beta, gamma, owed, bits, means)
     n = x.numel()
     payload_part(bits, torch.uint8, packed_bytes(n, 1))
     payload_part(means, x.dtype, 2)
     beside(x, bits, means)
-    arguments = source(x, g, beta, gamma)
-    means.copy_(_means(x, arguments, True, g is not None))
-    _two_encode(x, arguments, g is not None, ef, bits, means, False)
+    means.copy_(_two_encode(x, g, beta, gamma, owed, bits, True))
+    if owed is not None:
+        owed.copy_(means)
 
 
 def _two_encode(
-    x: Tensor,
-    arguments: tuple[object, ...],
-    has_g: bool,
-    ef: bool,
-    bits: Tensor,
-    values: Tensor,
-    scaled: bool,
-) -> None:
-    constants = {"SCALED": scaled, "HAS_G": has_g, "EF": ef, "BYTES": BYTES}
-    run(
-        programs.two_encode,
-        tiles(bits.numel(), BYTES),
-        x,
-        *arguments,
-        x.numel(),
-        bits,
-        values,
-        **constants,
-    )
+    x: Tensor, g: Tensor | None, beta: float, gamma: float, owed: Tensor | None, bits: Tensor, sides: bool
+) -> Tensor:
+    """Packs signs and returns what `_means` does."""
+    n = x.numel()
+    arguments, has_g = source(x, g, beta, gamma), g is not None
+    if owed is not None:
+        payload_part(owed, x.dtype, 2)
+        beside(x, owed)
+        run(programs.settle, tiles(n), x, *arguments, n, owed, HAS_G=has_g, TILE=TILE)
+        arguments, has_g = source(x, None, 1.0, 1.0), False
+    means = _means(x, arguments, sides, has_g)
+    run(programs.pack_signs, tiles(bits.numel(), BYTES), x, *arguments, n, bits, HAS_G=has_g, BYTES=BYTES)
+    return means
 
 
 def _two_add(out: Tensor, bits: Tensor, values: Tensor, scaled: bool) -> None:

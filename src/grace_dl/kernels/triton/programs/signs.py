@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-from .common import draws, halve, source
+from .common import draws, halve, real, source
 
 _COEFFICIENTS = ["beta_low", "beta_high", "gamma_low", "gamma_high"]
 
@@ -56,7 +56,31 @@ def sign_encode(
 
 
 @triton.jit(do_not_specialize=_COEFFICIENTS)
-def two_encode(
+def settle(
+    x,
+    g,
+    beta_low,
+    beta_high,
+    gamma_low,
+    gamma_high,
+    n,
+    owed,
+    HAS_G: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """x less owed[0] where negative and owed[1] elsewhere; then as in `source`."""
+    where = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    mask = where < n
+    v = tl.load(x + where, mask=mask, other=0.0)
+    v = v - tl.where(v < 0, tl.load(owed), tl.load(owed + 1))
+    if HAS_G:
+        w = tl.load(g + where, mask=mask, other=0.0)
+        v = v * real(beta_low, beta_high, v.dtype) + w * real(gamma_low, gamma_high, v.dtype)
+    tl.store(x + where, v, mask=mask)
+
+
+@triton.jit(do_not_specialize=_COEFFICIENTS)
+def pack_signs(
     x,
     g,
     beta_low,
@@ -65,27 +89,15 @@ def two_encode(
     gamma_high,
     n,
     bits,
-    values,
-    SCALED: tl.constexpr,
     HAS_G: tl.constexpr,
-    EF: tl.constexpr,
     BYTES: tl.constexpr,
 ):
-    """Signs; the residual against -scale and scale, or against the two means."""
+    """Signs."""
     byte = tl.program_id(0).to(tl.int64) * BYTES + tl.arange(0, BYTES)
     where = byte[:, None] * 8 + tl.arange(0, 8)[None, :]
     mask = where < n
     v = source(x, g, beta_low, beta_high, gamma_low, gamma_high, where, mask, HAS_G)
-    negative = v < 0
-    tl.store(bits + byte, packed(negative), mask=byte * 8 < n)
-    if EF:
-        if SCALED:
-            high = tl.load(values)
-            low = -high
-        else:
-            low = tl.load(values)
-            high = tl.load(values + 1)
-        tl.store(x + where, v - tl.where(negative, low, high), mask=mask)
+    tl.store(bits + byte, packed(v < 0), mask=byte * 8 < n)
 
 
 @triton.jit
