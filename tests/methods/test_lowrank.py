@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from grace_dl.compressor.acpsgd import ACPSGDCompressor
+from grace_dl.compressor.lowrank import starting_factor
 from grace_dl.compressor.powersgd import PowerSGDCompressor
 from grace_dl.errors import StateError, UnsupportedError
 from grace_dl.key import Key
@@ -93,6 +94,30 @@ def test_nothing_is_lost(method, memory, ranks, dtype, tolerance):
         owed = sum(m.residual(name).double() for m in memories) / ranks
         torch.testing.assert_close(got[name] + owed, given[name], rtol=0, atol=tolerance)
         assert all(m.residual(name).dtype == dtype for m in memories)
+
+
+def test_powersgd_sends_what_the_paper_sends():
+    """Vogels 2019, algorithm 2, written down plainly: there every rank takes the averaged result off its residual."""
+    compressor, memories = PowerSGDCompressor(rank=2), [PowerSGDMemory() for _ in range(2)]
+    residuals, q = [torch.zeros(24, 20, dtype=torch.float64) for _ in range(2)], None
+    for number in range(6):
+        grads = gradients(2, {"w": (24, 20)}, number, torch.float64)
+        if q is None:
+            q = starting_factor(Key("w"), "q", 2, 20, residuals[0]).t()
+        matrices = [e + g["w"] for e, g in zip(residuals, grads)]
+        p = torch.linalg.qr(sum(m @ q for m in matrices) / 2).Q
+        q = sum(m.t() @ p for m in matrices) / 2
+        residuals = [m - p @ q.t() for m in matrices]
+        result = step(memories, compressor, grads, number)["w"]
+        torch.testing.assert_close(result, p @ q.t(), rtol=0, atol=1e-10)
+
+
+@both
+def test_residuals_stay_small_where_ranks_disagree(method, memory):
+    compressor, memories = method(rank=2), [memory() for _ in range(2)]
+    for number in range(300):
+        step(memories, compressor, gradients(2, {"w": (24, 20)}, number), number)
+    assert all(m.residual("w").norm() < 6 * math.sqrt(24 * 20) for m in memories)
 
 
 @both

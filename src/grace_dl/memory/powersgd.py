@@ -15,7 +15,12 @@ from .lowrank import LowRankMemory, LowRankPending, Rounds, finite
 
 
 class PowerSGDMemory(LowRankMemory):
-    """Residual `e` against the averaged result, and the warm-started factor `q` (Vogels 2019, algorithms 1 and 2)."""
+    """Residual `e` and the warm-started factor `q` (Vogels 2019, algorithms 1 and 2).
+
+    What leaves the residual is P times this rank's own part of Q. Its average over ranks is the result, which the paper
+    takes off: the same to all that is ever sent, but there what ranks disagree about stays in their residuals and grows
+    for ever, harmless only while averages are taken of nothing else.
+    """
 
     def rounds_per_step(self, compressor: Compressor) -> int:
         return 2 * cast(PowerSGDCompressor, compressor).num_iters_per_step
@@ -29,8 +34,9 @@ class PowerSGDMemory(LowRankMemory):
                 qs = [warm(q, key, "q") for q, (_, key) in zip(qs, items)]
             means = yield [matrix.times(q) for matrix, q in zip(matrices, qs)]
             ps = [rows.t().contiguous() for rows in orthonormalise([p.t() for p in means])]
-            qs = yield [matrix.transposed_times(p) for matrix, p in zip(matrices, ps)]
+            local = [matrix.transposed_times(p) for matrix, p in zip(matrices, ps)]
+            qs = yield local
         return [
-            LowRankPending(matrix, method, grad.shape, [p, q], [p, q], {"q": q}, whole)
-            for matrix, (grad, _), p, q, whole in zip(matrices, items, ps, qs, finite(qs))
+            LowRankPending(matrix, method, grad.shape, [p, q], [p, own], {"q": q}, whole)
+            for matrix, (grad, _), p, q, own, whole in zip(matrices, items, ps, qs, local, finite(qs))
         ]
