@@ -7,14 +7,20 @@ using namespace grace;
 using std::size_t;
 
 void bind_dense(nb::module_& m) {
-    m.def("all_finite", [](address x, size_t n, int size, u64 mask, int threads) {
+    m.def("all_finite", [](address x, address copy, size_t n, int size, u64 mask, int threads) {
         nb::gil_scoped_release release;
-        return GRACE_CALL(all_finite, at<void>(x), n, size, mask, threads);
+        return GRACE_CALL(all_finite, at<void>(x), at<void>(copy), n, size, mask, threads);
     });
     m.def("axpby", [](bool wide, address x, address g, double beta, double gamma, size_t n, int threads) {
         typed(wide, [=](auto zero) {
             using T = decltype(zero);
             GRACE_CALL(axpby, at<T>(x), at<const T>(g), T(beta), T(gamma), n, threads);
+        });
+    });
+    m.def("quotient", [](bool wide, address out, address x, double divisor, size_t n, int threads) {
+        typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            GRACE_CALL(quotient, at<T>(out), at<const T>(x), T(divisor), n, threads);
         });
     });
 

@@ -17,6 +17,7 @@ using u64 = std::uint64_t;
 
 #define GRACE_DECLARE_DENSE(T)                                                                                        \
     GRACE_DECLARE(void, axpby, T* x, const T* g, T beta, T gamma, std::size_t n, int threads)                         \
+    GRACE_DECLARE(void, quotient, T* out, const T* x, T divisor, std::size_t n, int threads)                          \
     GRACE_DECLARE(void, cast_encode, const Source<T>& s, bool brain, T scale, T unscale, T limit, u16* out,           \
                   int threads)                                                                                        \
     GRACE_DECLARE(void, cast_add, T* out, const u16* payload, bool brain, std::size_t n, int threads)                 \
@@ -45,5 +46,6 @@ using u64 = std::uint64_t;
 GRACE_DECLARE_DENSE(float)
 GRACE_DECLARE_DENSE(double)
 
-// Whether no element has all exponent bits set; `mask` holds those bits of an element of `size` bytes.
-GRACE_DECLARE(bool, all_finite, const void* x, std::size_t n, int size, std::uint64_t mask, int threads)
+// Whether no element has all exponent bits set; `mask` holds those bits of an element of `size` bytes. Elements go to `copy`
+// on the way, if given; if one is not finite, some may not.
+GRACE_DECLARE(bool, all_finite, const void* x, void* copy, std::size_t n, int size, std::uint64_t mask, int threads)

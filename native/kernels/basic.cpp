@@ -2,6 +2,7 @@
 
 #include "dense.hpp"
 #include "parallel.hpp"
+#include "stream.hpp"
 
 namespace grace {
 namespace GRACE_ISA {
@@ -15,15 +16,28 @@ void axpby_(T* x, const T* g, T beta, T gamma, std::size_t n, int threads) {
 }
 
 template <class U>
-bool finite_(const U* x, std::size_t n, U mask, int threads) {
+bool finite_(const U* x, U* copy, std::size_t n, U mask, int threads) {
     std::atomic<bool> finite{true};
-    parallel(n, grain, threads, [&, x, mask](std::size_t begin, std::size_t end) {
+    const bool past = n * sizeof(U) >= streamed_above;
+    parallel(n, grain, threads, [&, x, copy, mask, past](std::size_t begin, std::size_t end) {
         if (!finite.load(std::memory_order_relaxed)) return;
         U bad = 0;
-        for (std::size_t i = begin; i < end; ++i) bad |= U((x[i] & mask) == mask);
+        for (std::size_t i = begin; i < end; i += tile) {
+            const std::size_t stop = end - i < tile ? end : i + tile;
+            for (std::size_t j = i; j < stop; ++j) bad |= U((x[j] & mask) == mask);
+            if (copy) write(copy, i, stop, past, [x](std::size_t j) { return x[j]; });
+        }
         if (bad) finite.store(false, std::memory_order_relaxed);
     });
     return finite.load();
+}
+
+template <class T>
+void quotient_(T* out, const T* x, T divisor, std::size_t n, int threads) {
+    const bool past = n * sizeof(T) >= streamed_above;
+    parallel(n, grain, threads, [=](std::size_t begin, std::size_t end) {
+        write(out, begin, end, past, [x, divisor](std::size_t i) { return x[i] / divisor; });
+    });
 }
 
 }  // namespace
@@ -35,10 +49,20 @@ void axpby(double* x, const double* g, double beta, double gamma, std::size_t n,
     axpby_(x, g, beta, gamma, n, threads);
 }
 
-bool all_finite(const void* x, std::size_t n, int size, std::uint64_t mask, int threads) {
-    if (size == 2) return finite_(static_cast<const std::uint16_t*>(x), n, std::uint16_t(mask), threads);
-    if (size == 4) return finite_(static_cast<const std::uint32_t*>(x), n, std::uint32_t(mask), threads);
-    return finite_(static_cast<const std::uint64_t*>(x), n, mask, threads);
+void quotient(float* out, const float* x, float divisor, std::size_t n, int threads) {
+    quotient_(out, x, divisor, n, threads);
+}
+void quotient(double* out, const double* x, double divisor, std::size_t n, int threads) {
+    quotient_(out, x, divisor, n, threads);
+}
+
+bool all_finite(const void* x, void* copy, std::size_t n, int size, std::uint64_t mask, int threads) {
+    using std::uint16_t, std::uint32_t, std::uint64_t;
+    if (size == 2)
+        return finite_(static_cast<const uint16_t*>(x), static_cast<uint16_t*>(copy), n, uint16_t(mask), threads);
+    if (size == 4)
+        return finite_(static_cast<const uint32_t*>(x), static_cast<uint32_t*>(copy), n, uint32_t(mask), threads);
+    return finite_(static_cast<const uint64_t*>(x), static_cast<uint64_t*>(copy), n, mask, threads);
 }
 
 }  // namespace GRACE_ISA

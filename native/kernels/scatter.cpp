@@ -6,11 +6,8 @@
 #include "reduce.hpp"
 #include "source.hpp"
 #include "sparse.hpp"
+#include "stream.hpp"
 #include "workspace.hpp"
-
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
 
 namespace grace {
 namespace GRACE_ISA {
@@ -22,7 +19,6 @@ enum Fault { fine = 0, spare_bits = 1, wrong_count = 2, not_rising = 3, wrong_pa
 
 constexpr size_t words_a_piece = 2048;
 constexpr size_t ahead = 64;
-[[maybe_unused]] constexpr size_t streamed_above = size_t(1) << 20;  // bytes; about what a core's own cache holds
 
 inline Room& room(int slot) {
     static thread_local Room rooms[3];
@@ -275,22 +271,9 @@ GRACE_DEFINE(float)
 GRACE_DEFINE(double)
 
 void clear(void* data, size_t bytes, int threads) {
+    const bool past = bytes >= streamed_above;
     parallel(bytes, size_t(1) << 20, threads, [=](size_t begin, size_t end) {
-        uint8_t* at = static_cast<uint8_t*>(data) + begin;
-        size_t n = end - begin;
-#if defined(__SSE2__)
-        if (bytes >= streamed_above) {
-            // Past the cache: reading lines only to overwrite them would cost as much again.
-            const size_t head = (0 - reinterpret_cast<std::uintptr_t>(at)) & 63;
-            std::memset(at, 0, head < n ? head : n);
-            at += head < n ? head : n, n -= head < n ? head : n;
-            const __m128i zero = _mm_setzero_si128();
-            for (; n >= 64; n -= 64, at += 64)
-                for (int q = 0; q < 4; ++q) _mm_stream_si128(reinterpret_cast<__m128i*>(at) + q, zero);
-            _mm_sfence();
-        }
-#endif
-        std::memset(at, 0, n);
+        write(static_cast<uint8_t*>(data), begin, end, past, [](size_t) { return uint8_t(0); });
     });
 }
 

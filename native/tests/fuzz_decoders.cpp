@@ -351,7 +351,7 @@ void finite(Case& c) {
     const int which = c.setting % 4;
     const Exact<u8> payload(c.in, c.n * std::size_t(sizes[which]));
     everywhere<T>(c, [&](T*, int threads) {
-        return GRACE_CALL(all_finite, payload.data, c.n, sizes[which], masks[which], threads);
+        return GRACE_CALL(all_finite, payload.data, nullptr, c.n, sizes[which], masks[which], threads);
     });
 }
 

@@ -221,6 +221,25 @@ def test_all_finite(dtype, isa):
         native.set_isa("")
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("n", [0, 1, 1023, 70_003, 600_001])
+@pytest.mark.parametrize("offset", [0, 1, 3])
+def test_copies_and_quotients(dtype, n, offset):
+    """Small ones in the cache, large ones past it; wherever they begin, nothing beside them is touched."""
+    x = torch.randn(n).to(dtype)
+    room = torch.full((n + 20,), 7.0, dtype=dtype)
+    out = room[offset : offset + n]
+    assert K.copy_finite_(out, x) is R.copy_finite_(out.clone(), x) is True
+    assert torch.equal(out, x)
+    K.quotient_(out, x, 3.0)
+    assert torch.equal(out, x / 3.0)
+    assert (room[:offset] == 7).all()
+    assert (room[offset + n :] == 7).all()
+    if n:
+        x[n // 2] = float("nan")
+        assert K.copy_finite_(out, x) is R.copy_finite_(out, x) is False
+
+
 def test_draws_cross_the_32_bit_boundary():
     """Index arithmetic of the two backends agrees where indices no longer fit 32 bits."""
     known = R.draws(0x0123_4567_89AB_CDEF, torch.tensor([0, 2**32 - 1, 2**32, 2**40 + 5])).tolist()

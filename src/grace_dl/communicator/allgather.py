@@ -16,7 +16,7 @@ from ..pipeline.exchange import Program
 from ..pipeline.frame import FAILED, NONFINITE, UNUSED, USED, FixedFrame, check_flags, pack, unpack
 from ..pipeline.request import Gather, Request, Verdict
 from .base import Communicator, Plan
-from .ledger import Ledger, finite, peer_errors
+from .ledger import Ledger, peer_errors
 
 
 @dataclass(slots=True)
@@ -73,9 +73,8 @@ class Allgather(Communicator):
     def _begin(self, bucket: Bucket, plan: Plan, place: int, ledger: Ledger, out: Payload | None) -> int:
         segment = bucket.segments[place]
         if plan.dense[place]:
-            if out is not None:
-                out[0].copy_(self._dense_input(segment))
-            return (USED if segment.used else UNUSED) if finite(segment.flat) else NONFINITE
+            assert out is not None
+            return self._dense_in(segment, out[0])
         key = self.key(segment.name)
         return ledger.begin(place, self.memory, self.compressor, self._input(segment), key, out, segment.used)
 

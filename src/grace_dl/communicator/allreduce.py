@@ -171,13 +171,6 @@ class Allreduce(Communicator):
             self._store(segment, out)
         self._dense_results([segment for segment, _ in dense], [[slot for _, slot in dense]], commit)
 
-    def _dense_in(self, segment: Segment, slot: Tensor) -> int:
-        if not finite(segment.flat):
-            slot.zero_()
-            return NONFINITE
-        slot.copy_(self._dense_input(segment))
-        return USED if segment.used else UNUSED
-
     # Several rounds: factors of all matrices, and dense parameters in the first -----------------------
 
     def _factors_frame(self, bucket: Bucket, dense: Sequence[bool]) -> Summed:

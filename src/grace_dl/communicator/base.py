@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from .. import registry
+from .. import kernels, registry
 from ..compressor.base import Compressor, Spec, narrow, work_dtype, working
 from ..errors import ConfigError, StateError
 from ..key import Key
@@ -19,7 +19,7 @@ from ..memory.base import Memory
 from ..memory.none import NoneMemory
 from ..pipeline.bucket import Bucket, Segment, single
 from ..pipeline.exchange import Exchange, Program
-from ..pipeline.frame import NONFINITE, UNUSED
+from ..pipeline.frame import NONFINITE, UNUSED, USED
 from ..telemetry import Stats
 from ..transport import Transport, detect
 from .kept import Kept
@@ -264,6 +264,13 @@ class Communicator(Kept):
         owed = self._carried.get(segment.name)
         return segment.flat if owed is None else working(segment.flat) + owed.view(-1)
 
+    def _dense_in(self, segment: Segment, slot: Tensor) -> int:
+        """Bring a segment that travels as it is into its slot of a frame; returns its flag."""
+        if not kernels.of(slot).copy_finite_(slot, self._dense_input(segment)):
+            slot.zero_()
+            return NONFINITE
+        return USED if segment.used else UNUSED
+
     def _dense_results(
         self, segments: Sequence[Segment], parts: Sequence[Sequence[Tensor]], commit: bool
     ) -> None:
@@ -274,12 +281,16 @@ class Communicator(Kept):
         """
         if not segments:
             return
-        outs = [_flat_output(segment) for segment in segments]
-        torch._foreach_copy_(outs, list(parts[0]))
-        for others in parts[1:]:
-            torch._foreach_add_(outs, list(others))
-        if self.transport.size > 1:
-            torch._foreach_div_(outs, float(self.transport.size))
+        outs, size = [_flat_output(segment) for segment in segments], float(self.transport.size)
+        if len(parts) == 1:
+            quotient_ = kernels.of(outs[0]).quotient_
+            for out, part in zip(outs, parts[0]):
+                quotient_(out, part, size)
+        else:
+            torch._foreach_copy_(outs, list(parts[0]))
+            for others in parts[1:]:
+                torch._foreach_add_(outs, list(others))
+            torch._foreach_div_(outs, size)
         for segment, out in zip(segments, outs):
             if commit:
                 self.memory.after_dense_(out, segment.name)

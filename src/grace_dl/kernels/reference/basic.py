@@ -5,12 +5,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["all_finite", "axpby_", "compensated", "safe"]
+__all__ = ["all_finite", "axpby_", "compensated", "copy_finite_", "quotient_", "safe"]
 
 
 def all_finite(x: Tensor) -> bool:
     """Whether `x` holds no infinity and no NaN."""
     return bool(torch.isfinite(x).all())
+
+
+def copy_finite_(out: Tensor, x: Tensor) -> bool:
+    """out = x, unless x holds an infinity or NaN; whether it does not."""
+    out.copy_(x)
+    return all_finite(x)
+
+
+def quotient_(out: Tensor, x: Tensor, divisor: float) -> None:
+    """out = x / divisor, in the precision of `out`."""
+    out.copy_(x).div_(divisor)
 
 
 def axpby_(x: Tensor, g: Tensor, beta: float, gamma: float) -> Tensor:
