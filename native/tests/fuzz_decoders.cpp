@@ -5,8 +5,6 @@
 // calls a decoder (lengths, count <= k <= d, the range of a single scale) holds here by construction.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -14,18 +12,11 @@
 #include "../dense.hpp"
 #include "../research.hpp"
 #include "../sparse.hpp"
+#include "require.hpp"
 
 using namespace grace;
 
 namespace {
-
-#define REQUIRE(condition)                                               \
-    do {                                                                 \
-        if (!(condition)) {                                              \
-            std::fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
-            std::abort();                                                \
-        }                                                                \
-    } while (0)
 
 // Large takes three bits, because changes that hit upon it make the search slow.
 enum Flag { wide = 1, coded = 2, fresh_thread = 4, large = 0x38 };

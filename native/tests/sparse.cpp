@@ -1,25 +1,16 @@
 // Exercises the sparse kernels and EDEN on valid and on broken bytes; built with sanitizers by the test suite.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <vector>
 
 #include "../sparse.hpp"
+#include "require.hpp"
 
 using namespace grace;
 
 namespace {
-
-#define REQUIRE(condition)                                                     \
-    do {                                                                       \
-        if (!(condition)) {                                                    \
-            std::fprintf(stderr, "line %d: %s\n", __LINE__, #condition);       \
-            std::exit(1);                                                      \
-        }                                                                      \
-    } while (0)
 
 std::mt19937_64 generator(1);
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..words import UNLIMITED, escape, link, milliseconds, number, size
@@ -139,6 +139,28 @@ def _ticks(
     return where, charts.Axis("link rate", log=True, ticks=sorted(names.items()))
 
 
+def _curves(
+    found: dict[tuple[str, float], Record],
+    ranked: Sequence[str],
+    places: Sequence[float],
+    kinds: dict[str, str],
+    value: Callable[[str, float], tuple[float, str] | None],
+) -> tuple[list[charts.Series], charts.Axis]:
+    """A line for each label: `value(label, place)` and the words for it, where there are any."""
+    where, across = _ticks(places, found)
+    series = []
+    for label in ranked:
+        points = []
+        for place in places:
+            known = value(label, place) if (label, place) in found else None
+            if known is not None:
+                words = f"{label}, {link(found[label, place])}: {known[1]}"
+                points.append(charts.Point(where[place], known[0], words))
+        if points:
+            series.append(charts.Series(NAMES.get(label, label), kinds[label], points))
+    return series, across
+
+
 def _over_silent(
     found: dict[tuple[str, float], Record],
     ranked: Sequence[str],
@@ -146,20 +168,12 @@ def _over_silent(
     kinds: dict[str, str],
     name: str,
 ) -> str:
-    where, across = _ticks(places, found)
-    series = []
-    for label in ranked:
-        points = [
-            charts.Point(
-                where[p],
-                found[label, p]["over_reference"],
-                f"{label}, {link(found[label, p])}: {number(found[label, p]['over_reference'])} × the silent step "
-                f"({milliseconds(found[label, p]['seconds'])})",
-            )
-            for p in places
-            if (label, p) in found
-        ]
-        series.append(charts.Series(NAMES.get(label, label), kinds[label], points))
+    def over(label: str, place: float) -> tuple[float, str]:
+        record = found[label, place]
+        times = record["over_reference"]
+        return times, f"{number(times)} × the silent step ({milliseconds(record['seconds'])})"
+
+    series, across = _curves(found, ranked, places, kinds, over)
     up = charts.Axis("step time ÷ silent step", log=True)
     caption = "Step time over that of a step that sends nothing"
     drawn = charts.lines(f"{caption}: {name}", series, across, up, [charts.Mark(1.0, "silent step")])
@@ -173,22 +187,14 @@ def _speed_up(
     kinds: dict[str, str],
     name: str,
 ) -> str:
-    where, across = _ticks(places, found)
-    series = []
-    for label in ranked:
-        points = []
-        for p in places:
-            if label == PLAIN or (label, p) not in found or (PLAIN, p) not in found:
-                continue
-            gain = found[PLAIN, p]["over_reference"] / found[label, p]["over_reference"]
-            words = (
-                f"{number(gain)} × as fast as plain DDP"
-                if gain >= 1
-                else f"{number(1 / gain)} × slower than plain DDP"
-            )
-            points.append(charts.Point(where[p], gain, f"{label}, {link(found[label, p])}: {words}"))
-        if points:
-            series.append(charts.Series(NAMES.get(label, label), kinds[label], points))
+    def gain(label: str, place: float) -> tuple[float, str] | None:
+        if label == PLAIN or (PLAIN, place) not in found:
+            return None
+        times = found[PLAIN, place]["over_reference"] / found[label, place]["over_reference"]
+        faster = f"{number(times)} × as fast as plain DDP"
+        return times, faster if times >= 1 else f"{number(1 / times)} × slower than plain DDP"
+
+    series, across = _curves(found, ranked, places, kinds, gain)
     if not series:
         return ""
     caption = "Speed-up over plain DDP"

@@ -1,0 +1,265 @@
+"""What the ranks of Horovod with PyTorch do with its optimizer: every option, what is refused, and how it is used."""
+
+from __future__ import annotations
+
+import warnings
+
+import horovod.torch as hvd
+import torch
+from horovod.torch import mpi_ops
+from torch import nn
+
+from contract.training import NETWORK, network
+
+ORIGINAL = hvd.DistributedOptimizer
+
+import grace_dl.torch  # noqa: E402
+from grace_dl import grace_from_params  # noqa: E402
+from grace_dl.errors import ConfigError, UnsupportedError  # noqa: E402
+
+hvd.init()
+RANK, SIZE = hvd.rank(), hvd.size()
+
+TOPK = {"compressor": "topk", "compress_ratio": 0.05}
+EXACT = {"compressor": "topk", "compress_ratio": 1.0, "dense_below": 0}
+
+
+def _model(params, wrap=True, momentum=0.9, **options):
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
+    if wrap:
+        keyword = {} if params is None else {"grace": grace_from_params(params)}
+        optimizer = hvd.DistributedOptimizer(
+            optimizer, named_parameters=model.named_parameters(), **keyword, **options
+        )
+    return model, optimizer
+
+
+def _batch(step=0):
+    generator = torch.Generator().manual_seed(1000 * step + RANK)
+    x = torch.randn(32, NETWORK[0], generator=generator)
+    return x, (x[:, 0] > 0).long()
+
+
+def _train(model, optimizer, steps=4, passes=1, clip=False):
+    for step in range(steps):
+        optimizer.zero_grad()
+        for part in range(passes):
+            x, y = _batch(10 * step + part)
+            nn.functional.cross_entropy(model(x), y).backward()
+        if clip:
+            optimizer.synchronize()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        else:
+            optimizer.step()
+    return torch.cat([p.detach().view(-1) for p in model.parameters()])
+
+
+def options() -> dict:
+    """Each of Horovod's options: plain Horovod beside compression in the limit of none."""
+    found = {}
+    for name, options, use in (
+        ("average", {}, {}),
+        ("sum", {"op": hvd.Sum}, {}),
+        ("passes", {"backward_passes_per_step": 3}, {"passes": 3}),
+        ("early", {"backward_passes_per_step": 3}, {"passes": 2}),
+        ("clip", {}, {"clip": True}),
+    ):
+        found[name] = [_train(*_model(params, **options), **use) for params in (None, EXACT, TOPK)]
+    return found
+
+
+def refused() -> dict:
+    found = {}
+    for name, options in (
+        ("adasum", {"op": hvd.Adasum}),
+        ("min", {"op": hvd.Min}),
+        ("compression", {"compression": hvd.Compression.fp16}),
+        ("predivide", {"gradient_predivide_factor": 2.0}),
+        ("groups", {"num_groups": 2}),
+        ("passes", {"backward_passes_per_step": 0}),
+    ):
+        try:
+            _model(TOPK, **options)
+        except ConfigError as error:
+            found[name] = str(error)
+    model = network()
+    for name, make in (
+        ("no communicator", lambda: hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1), grace="topk")),
+        ("missing names", lambda: hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=1), grace=grace_from_params(TOPK),
+            named_parameters=list(model.named_parameters())[:2])),
+        ("world size", lambda: hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=1), grace=grace_from_params({**TOPK, "world_size": SIZE + 1}))),
+    ):  # fmt: skip
+        try:
+            make()
+        except ConfigError as error:
+            found[name] = str(error)
+    return found
+
+
+def disable() -> dict:
+    """Without our keyword, and without us at all, Horovod is what it was."""
+    taught = hvd.DistributedOptimizer
+    plain_beside_us = _train(*_model(None))
+    is_taught = taught is not ORIGINAL and grace_dl.torch.enabled()
+    kept = _model(TOPK)
+    grace_dl.torch.disable()
+    restored = hvd.DistributedOptimizer is ORIGINAL and mpi_ops.__name__ and not grace_dl.torch.enabled()
+    from horovod.torch.optimizer import DistributedOptimizer as deep
+
+    try:
+        _model(TOPK)
+        unknown = False
+    except TypeError:
+        unknown = True
+    plain = _train(*_model(None))
+    still = _train(*kept)
+    enabled = grace_dl.torch.enable() and hvd.DistributedOptimizer is not ORIGINAL
+    return {
+        "taught": is_taught,
+        "restored": bool(restored and deep is ORIGINAL),
+        "unknown": unknown,
+        "plain": (plain, plain_beside_us),
+        "kept works": still,
+        "enabled again": enabled,
+    }
+
+
+def usage() -> dict:
+    """Broadcasts, positions of arguments, schedulers, closures, state."""
+    torch.manual_seed(RANK)
+    model = nn.Linear(40, 48)
+    before = torch.optim.Adam(model.parameters(), lr=0.01 * (RANK + 1))
+    scheduler = torch.optim.lr_scheduler.StepLR(before, 1, gamma=0.5)
+    grace = grace_from_params(TOPK)
+    optimizer = hvd.DistributedOptimizer(before, grace, named_parameters=model.named_parameters())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    start = torch.cat([p.detach().view(-1) for p in model.parameters()])
+    rates = [optimizer.param_groups[0]["lr"]]
+    for step in range(3):
+        optimizer.zero_grad(set_to_none=True)
+        x, _ = _batch(step)
+        model(x).square().mean().backward()
+        optimizer.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scheduler.step()
+    rates.append(optimizer.param_groups[0]["lr"])
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(_batch(9)[0]).square().mean()
+        loss.backward()
+        return loss
+
+    loss = optimizer.step(closure)
+    end = torch.cat([p.detach().view(-1) for p in model.parameters()])
+    saved, grace_state = optimizer.state_dict(), grace.state_dict()
+    optimizer.load_state_dict(saved)
+    again = grace_from_params(TOPK)
+    again.load_state_dict(grace_state)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    return {
+        "start": start, "end": end, "rates": rates, "loss": float(loss), "class": type(optimizer).__name__,
+        "isinstance": isinstance(optimizer, torch.optim.Adam), "stats": optimizer.stats().payload_bytes,
+        "owed": again.residual("weight"),
+    }  # fmt: skip
+
+
+def uneven() -> dict:
+    """Parameters that a rank does not use, and a rank that has no backward pass at all in a step."""
+
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(40, 40), nn.Linear(40, 40)
+
+        def forward(self, x):
+            return (self.a if RANK == 0 else self.b)(x)
+
+    torch.manual_seed(0)
+    model = Branches()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), grace=grace_from_params(EXACT),
+        named_parameters=model.named_parameters(),
+    )  # fmt: skip
+    for step in range(3):
+        optimizer.zero_grad()
+        if step != 1 or RANK == 0:
+            model(_batch(step)[0]).square().mean().backward()
+        optimizer.step()
+    sparse = nn.Embedding(50, 40, sparse=True)
+    messages = []
+    for as_dense in (False, True):
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(sparse.parameters(), lr=0.1),
+            grace=grace_from_params(TOPK),
+            sparse_as_dense=as_dense,
+        )
+        sparse.weight.grad = None
+        try:
+            sparse(torch.tensor([RANK, 3])).sum().backward()
+            optimizer.step()
+            messages.append(bool(sparse.weight.grad.is_sparse))
+        except UnsupportedError as error:
+            messages.append(str(error))
+            optimizer._grace_reducer.close()
+    return {"parameters": torch.cat([p.detach().view(-1) for p in model.parameters()]), "sparse": messages}
+
+
+def attached() -> dict:
+    """grc.attach(optimizer): the same as the keyword, without it."""
+    model, optimizer = _model(None, wrap=False)
+    handle = grace_from_params(TOPK).attach(optimizer, named_parameters=model.named_parameters())
+    attached = _train(model, optimizer)
+    keyword = _train(*_model(TOPK))
+    handle.switch(grace_from_params({"compressor": "qsgd"}))
+    switched = _train(model, optimizer, 2)
+    stats = handle.stats().steps
+    model2, optimizer2 = _model(None, wrap=False)
+    several = grace_from_params(EXACT).attach(
+        optimizer2, named_parameters=model2.named_parameters(), passes=2
+    )
+    passes = _train(model2, optimizer2, passes=2)
+    expected = _train(*_model(None, backward_passes_per_step=2), passes=2)
+    several.detach()
+    handle.detach()
+    local = _train(model, optimizer, 1)
+    return {
+        "attached": attached, "keyword": keyword, "switched": switched, "steps": stats, "local": local,
+        "passes": passes, "expected": expected,
+    }  # fmt: skip
+
+
+def scaler() -> dict:
+    """A GradScaler with an overflow on one rank: all ranks skip that step, and state follows the scale."""
+    model = network()
+    grace = grace_from_params(TOPK)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.05), grace=grace, named_parameters=model.named_parameters()
+    )
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scales = []
+    for step in range(3):
+        optimizer.zero_grad()
+        x, y = _batch(step)
+        loss = nn.functional.cross_entropy(model(x), y)
+        if step == 1 and RANK == SIZE - 1:
+            loss = loss * float("inf")
+        scaler.scale(loss).backward()
+        optimizer.synchronize()
+        scaler.unscale_(optimizer)
+        with optimizer.skip_synchronize():
+            scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    return {
+        "parameters": torch.cat([p.detach().view(-1) for p in model.parameters()]),
+        "scales": scales,
+        "skipped": grace.stats.skipped,
+    }
