@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # ResNet-20 on CIFAR-10 as `configs/cifar/resnet20.py` sets it up, 8 epochs, two workers, one run each of plain averaging, DGC
-# (0.1 % after five epochs of warm-up), ACP-SGD and PowerSGD. Resumable: run it again. `channels_last` only makes it quicker here.
+# (0.1 % after five epochs of warm-up), ACP-SGD and PowerSGD; these two also with the first fifth, 312 steps, uncompressed.
+# Resumable: run it again. `channels_last` only makes it quicker here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 grace=${GRACE:-.venv/bin/grace}
@@ -14,6 +15,8 @@ run() { # name, then config files and settings
 run none
 run dgc configs/dgc/wm5.py
 for method in acpsgd powersgd; do
-  run "$method" configs/grace.py --configs.train.compression.compressor "$method" --configs.train.compression.rank 4
+  low_rank=(configs/grace.py --configs.train.compression.compressor "$method" --configs.train.compression.rank 4)
+  run "$method" "${low_rank[@]}"
+  run "$method-start" "${low_rank[@]}" --configs.train.compression.start_iter 312
 done
 "$grace" bench accuracy --from-runs runs/cifar.resnet20*.np2 --out benchmarks/accuracy-resnet20.json
