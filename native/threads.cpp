@@ -20,6 +20,7 @@ struct Pool {
     std::vector<std::thread> helpers;
     std::uint64_t job = 0;
     int wanted = 0, active = 0;
+    bool open = false;  // whether the job may still be joined
     Task task = nullptr;
     void* context = nullptr;
     std::size_t count = 0;
@@ -38,7 +39,8 @@ struct Pool {
         for (;;) {
             start.wait(guard, [&] { return job != seen; });
             seen = job;
-            if (number >= wanted) continue;
+            if (!open || number >= wanted) continue;
+            ++active;
             guard.unlock();
             work();
             guard.lock();
@@ -53,12 +55,15 @@ struct Pool {
                 helpers.emplace_back(&Pool::loop, this, int(helpers.size()), job);
             task = what, context = with, count = tasks;
             next.store(0, std::memory_order_relaxed);
-            wanted = active = threads - 1;
+            wanted = threads - 1;
+            open = true;
             ++job;
         }
         start.notify_all();
         work();
+        // Helpers that have not woken by now are not waited for: waking takes longer than many a small job.
         std::unique_lock<std::mutex> guard(lock);
+        open = false;
         done.wait(guard, [&] { return active == 0; });
     }
 };
