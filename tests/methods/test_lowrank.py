@@ -396,25 +396,3 @@ def test_tensors_without_factors_are_refused(method, memory):
     for shape in ((7,), (2, 3), ()):
         with pytest.raises(UnsupportedError, match="'bias'"):
             next(memory().rounds([(torch.ones(shape), Key("bias"))], method(rank=2)))
-
-
-@both
-def test_which_tensors_are_taken(method, memory):
-    compressor = method(rank=4, start_iter=10)
-    assert compressor.takes((64, 3, 7, 7), 10)
-    assert not compressor.takes((64, 3, 7, 7), 9)
-    for shape in (
-        (),
-        (5,),
-        (4000,),
-        (3, 4000),
-        (4, 4),
-        (16, 16),
-        (16, 16, 1),
-        (0, 100),
-        (100, 0),
-        (100, 0, 3),
-    ):
-        assert not compressor.takes(shape, 10), shape
-    assert method(rank=4, min_compression_rate=1).takes((9, 9), 0)
-    assert compressor.payload_bytes_of((64, 64), step=0) == 64 * 64 * 4

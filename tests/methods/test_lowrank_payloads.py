@@ -1,4 +1,4 @@
-"""PowerSGD and ACP-SGD as compressors alone: payloads, and settings that are refused."""
+"""PowerSGD and ACP-SGD as compressors alone: payloads, which tensors they take, and settings that are refused."""
 
 from __future__ import annotations
 
@@ -93,3 +93,25 @@ def test_bad_settings(method, bad):
 def test_bad_iterations():
     with pytest.raises(ConfigError, match="num_iters_per_step=0"):
         PowerSGDCompressor(num_iters_per_step=0)
+
+
+@pytest.mark.parametrize("method", [PowerSGDCompressor, ACPSGDCompressor])
+def test_which_tensors_are_taken(method):
+    compressor = method(rank=4, start_iter=10)
+    assert compressor.takes((64, 3, 7, 7), 10)
+    assert not compressor.takes((64, 3, 7, 7), 9)
+    for shape in (
+        (),
+        (5,),
+        (4000,),
+        (3, 4000),
+        (4, 4),
+        (16, 16),
+        (16, 16, 1),
+        (0, 100),
+        (100, 0),
+        (100, 0, 3),
+    ):
+        assert not compressor.takes(shape, 10), shape
+    assert method(rank=4, min_compression_rate=1).takes((9, 9), 0)
+    assert compressor.payload_bytes_of((64, 64), step=0) == 64 * 64 * 4

@@ -9,17 +9,11 @@ from __future__ import annotations
 
 from types import ModuleType
 
-import torch
 from torch import Tensor
 
 from .. import kernels
 from ..key import Key
 from .base import Codec, Context, Payload
-
-
-def settled(e: Tensor, owed: Tensor) -> Tensor:
-    """The residual: `e` less owed[0] where it is negative and owed[1] elsewhere."""
-    return e - torch.where(e < 0, owed[0], owed[1])
 
 
 class TwoSidedCodec(Codec):
@@ -37,7 +31,7 @@ class TwoSidedCodec(Codec):
     ) -> None:
         """Encode x, or beta * x + gamma * g, into `out`.
 
-        With `owed`, `settled(x, owed)` takes the place of x; x becomes what is encoded and `owed` what is sent of it.
+        With `owed`, x settled with it (`kernels/reference/signs.py`) takes the place of x; x becomes what is encoded and `owed` what is sent of it.
         """
         raise NotImplementedError
 

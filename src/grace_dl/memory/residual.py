@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from ..compressor.base import Compressor, Payload
-from ..compressor.twosided import TwoSidedCodec, settled
+from ..compressor.twosided import TwoSidedCodec
 from ..errors import ConfigError
+from ..kernels.reference.signs import settled
 from ..key import Key
 from ..settings import number
 from .base import Memory, Pending
@@ -67,11 +68,11 @@ class ResidualMemory(Memory):
         e = slots["e"]
         if "owed" in slots:
             slots["owed"].zero_()
-            e.sub_(pending.grad.view_as(e), alpha=self.gamma).div_(self.beta)
-            return
-        # e + sent, by way of `residual_`, which knows this rank's own payload: -(-e - sent).
-        pending.compressor.residual_(e.neg_(), pending.payload, pending.ctx)
-        e.neg_().sub_(pending.grad.view_as(e), alpha=self.gamma).div_(self.beta)
+        else:
+            # e + sent, by way of `residual_`, which knows this rank's own payload: -(-e - sent).
+            pending.compressor.residual_(e.neg_(), pending.payload, pending.ctx)
+            e.neg_()
+        e.sub_(pending.grad.view_as(e), alpha=self.gamma).div_(self.beta)
 
     def second_phase(self) -> Memory:
         return type(self)()

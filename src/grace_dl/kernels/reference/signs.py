@@ -93,7 +93,8 @@ def _mean(values: Tensor, count: int) -> Tensor:
     return torch.tensor(total / count / factor, dtype=torch.float64).to(values.dtype).to(values.device)
 
 
-def _settled(x: Tensor, owed: Tensor | None) -> Tensor:
+def settled(x: Tensor, owed: Tensor | None) -> Tensor:
+    """x less what is owed of it, if anything: owed[0] where it is negative, owed[1] elsewhere."""
     if owed is None:
         return x
     payload_part(owed, x.dtype, 2)
@@ -112,7 +113,7 @@ def scaled_sign_encode(
     n = x.numel()
     payload_part(bits, torch.uint8, packed_bytes(n, 1))
     payload_part(scale, x.dtype, 1)
-    v = compensated(_settled(x, owed), g, beta, gamma)
+    v = compensated(settled(x, owed), g, beta, gamma)
     mean = _mean(v.abs(), n)
     bits.copy_(pack(v < 0, 1))
     scale.fill_(mean)
@@ -141,7 +142,7 @@ def onebit_encode(
     n = x.numel()
     payload_part(bits, torch.uint8, packed_bytes(n, 1))
     payload_part(means, x.dtype, 2)
-    v = compensated(_settled(x, owed), g, beta, gamma)
+    v = compensated(settled(x, owed), g, beta, gamma)
     negative = v < 0
     below = int(negative.sum())
     low = _mean(torch.where(negative, v, 0.0), max(below, 1))
