@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace nb = nanobind;
 
@@ -14,6 +15,28 @@ using address = std::uintptr_t;
 template <class T>
 inline T* at(address where) {
     return reinterpret_cast<T*>(where);
+}
+
+// Numbers from a Python list: addresses or lengths of tensors that one call takes together.
+inline std::vector<std::size_t> numbers(const nb::list& list) {
+    std::vector<std::size_t> found;
+    found.reserve(list.size());
+    for (auto one : list) found.push_back(nb::cast<std::size_t>(one));
+    return found;
+}
+
+// f(n, x, y) for lists of lengths and of the addresses of two tensors each, the GIL released; returns the list of answers.
+template <class F>
+inline nb::list for_each_pair(const nb::list& ns, const nb::list& xs, const nb::list& ys, F f) {
+    const auto lengths = numbers(ns), first = numbers(xs), second = numbers(ys);
+    std::vector<char> answers(lengths.size());
+    {
+        nb::gil_scoped_release release;
+        for (std::size_t i = 0; i < lengths.size(); ++i) answers[i] = f(lengths[i], address(first[i]), address(second[i]));
+    }
+    nb::list found;
+    for (char answer : answers) found.append(bool(answer));
+    return found;
 }
 
 // One function per group of kernels, each in a file bind_<group>.cpp.

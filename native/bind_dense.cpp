@@ -7,9 +7,14 @@ using namespace grace;
 using std::size_t;
 
 void bind_dense(nb::module_& m) {
-    m.def("all_finite", [](address x, address copy, size_t n, int size, u64 mask, int threads) {
+    m.def("all_finite", [](address x, size_t n, int size, u64 mask, int threads) {
         nb::gil_scoped_release release;
-        return GRACE_CALL(all_finite, at<void>(x), at<void>(copy), n, size, mask, threads);
+        return GRACE_CALL(all_finite, at<void>(x), nullptr, n, size, mask, threads);
+    });
+    m.def("copy_finite", [](nb::list outs, nb::list xs, nb::list ns, int size, u64 mask, int threads) {
+        return for_each_pair(ns, outs, xs, [=](size_t n, address out, address x) {
+            return GRACE_CALL(all_finite, at<void>(x), at<void>(out), n, size, mask, threads);
+        });
     });
     m.def("axpby", [](bool wide, address x, address g, double beta, double gamma, size_t n, int threads) {
         typed(wide, [=](auto zero) {
@@ -17,10 +22,11 @@ void bind_dense(nb::module_& m) {
             GRACE_CALL(axpby, at<T>(x), at<const T>(g), T(beta), T(gamma), n, threads);
         });
     });
-    m.def("quotient", [](bool wide, address out, address x, double divisor, size_t n, int threads) {
-        typed(wide, [=](auto zero) {
-            using T = decltype(zero);
-            GRACE_CALL(quotient, at<T>(out), at<const T>(x), T(divisor), n, threads);
+    m.def("quotient", [](bool wide, nb::list outs, nb::list xs, nb::list ns, double divisor, int threads) {
+        for_each_pair(ns, outs, xs, [=](size_t n, address out, address x) {
+            if (wide) GRACE_CALL(quotient, at<double>(out), at<const double>(x), divisor, n, threads);
+            else GRACE_CALL(quotient, at<float>(out), at<const float>(x), float(divisor), n, threads);
+            return true;
         });
     });
 
@@ -121,7 +127,7 @@ void bind_dense(nb::module_& m) {
     });
     m.def("sign_vote", [](bool wide, address out, size_t n, nb::list ballots, u64 word, int threads) {
         std::vector<const u8*> where;
-        for (auto one : ballots) where.push_back(at<const u8>(nb::cast<address>(one)));
+        for (address one : numbers(ballots)) where.push_back(at<const u8>(one));
         typed(wide, [&](auto zero) {
             using T = decltype(zero);
             GRACE_CALL(sign_vote, at<T>(out), where.data(), where.size(), word, n, threads);

@@ -101,12 +101,13 @@ void bind_sparse(nb::module_& m) {
             GRACE_CALL(dgc_correct, at<T>(momentum), at<T>(v), at<const T>(g), T(mu), nesterov, T(scale), n, threads);
         });
     });
-    m.def("dgc_dense", [](bool wide, address mean, address momentum, double mu, bool nesterov, size_t n, int threads) {
-        return typed(wide, [=](auto zero) {
-            using T = decltype(zero);
-            return GRACE_CALL(dgc_dense, at<T>(mean), at<T>(momentum), T(mu), nesterov, n, threads);
-        });
-    });
+    m.def("dgc_dense",
+          [](bool wide, nb::list means, nb::list momenta, nb::list ns, double mu, bool nesterov, int threads) {
+              return for_each_pair(ns, means, momenta, [=](size_t n, address mean, address momentum) {
+                  if (wide) return GRACE_CALL(dgc_dense, at<double>(mean), at<double>(momentum), mu, nesterov, n, threads);
+                  return GRACE_CALL(dgc_dense, at<float>(mean), at<float>(momentum), float(mu), nesterov, n, threads);
+              });
+          });
     m.def("clear", [](address data, size_t bytes, int threads) {
         nb::gil_scoped_release release;
         GRACE_CALL(clear, at<void>(data), bytes, threads);

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """Where in a run a tensor is compressed: which tensor, which step, which rank, under which seed.
 
     >>> Key("w", step=3).word() == Key("w", step=3).word()

@@ -229,15 +229,18 @@ def test_copies_and_quotients(dtype, n, offset):
     x = torch.randn(n).to(dtype)
     room = torch.full((n + 20,), 7.0, dtype=dtype)
     out = room[offset : offset + n]
-    assert K.copy_finite_(out, x) is R.copy_finite_(out.clone(), x) is True
+    pair = [out, torch.empty(3, dtype=dtype)], [x, torch.ones(3, dtype=dtype)]
+    assert K.copy_finite_(*pair) == R.copy_finite_([out.clone(), pair[0][1]], pair[1]) == [True, True]
+    assert (pair[0][1] == 1).all()
     assert torch.equal(out, x)
-    K.quotient_(out, x, 3.0)
+    K.quotient_(*pair, 3.0)
     assert torch.equal(out, x / 3.0)
+    assert torch.equal(pair[0][1], pair[1][1] / 3.0)
     assert (room[:offset] == 7).all()
     assert (room[offset + n :] == 7).all()
     if n:
         x[n // 2] = float("nan")
-        assert K.copy_finite_(out, x) is R.copy_finite_(out, x) is False
+        assert K.copy_finite_(*pair) == R.copy_finite_(*pair) == [False, True]
 
 
 def test_draws_cross_the_32_bit_boundary():

@@ -293,13 +293,15 @@ def test_momentum_of_dense_parameters(dtype, nesterov):
     for n in (1, 1000, 70_001):
         mean, m = values(n, dtype), values(n, dtype, 2)
         other_mean, other_m = mean.clone(), m.clone()
-        assert K.dgc_dense_(mean, m, 0.9, nesterov)
-        assert R.dgc_dense_(other_mean, other_m, 0.9, nesterov)
+        assert K.dgc_dense_([mean], [m], 0.9, nesterov) == [True]
+        assert R.dgc_dense_([other_mean], [other_m], 0.9, nesterov) == [True]
         assert torch.equal(bits(mean), bits(other_mean))
         assert torch.equal(bits(m), bits(other_m))
         mean[n // 2] = float("nan")
         for kernels in (K, R):
-            assert not kernels.dgc_dense_(mean, m, 0.9, nesterov)
+            one, momentum = torch.ones(1, dtype=dtype), torch.ones(1, dtype=dtype)
+            assert kernels.dgc_dense_([mean, one], [m, momentum], 0.5, nesterov) == [False, True]
+            assert (one.item(), momentum.item()) == ((2.0, 1.0) if nesterov else (1.5, 1.5))
         assert torch.equal(bits(m), bits(other_m))
 
 

@@ -98,7 +98,7 @@ def test_dense_parameters_get_momentum_after_the_average(nesterov):
         parameter.grad = mean.clone()
         before = parameter.detach().clone()
         optimizer.step()
-        memory.after_dense_(mean, "b")
+        memory.after_dense_([mean], ["b"])
         ours.append((mean, before - parameter.detach()))
     for mean, update in ours:
         assert torch.allclose(mean, update, atol=1e-6)

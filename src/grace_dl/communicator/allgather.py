@@ -54,29 +54,16 @@ class Allgather(Communicator):
         except BaseException:
             ledger.abort()
             raise
-        dense: list[int] = []
-        for place, (segment, flag) in enumerate(zip(bucket.segments, verdict)):
-            ledger.settle(place, commit and flag == USED)
-            if commit and flag == USED:
-                self._stepped(segment.name)
-            if self._conclude_flagged(segment, flag):
-                continue
-            if plan.dense[place]:
-                dense.append(place)
-                continue
-            out = self._output(segment)
-            self.compressor.combine_(out, [peer[place] for peer in payloads], ledger.pending(place).ctx)
-            self._store(segment, out)
-        parts = [[peer[place][0] for place in dense] for peer in payloads]
-        self._dense_results([bucket.segments[place] for place in dense], parts, commit)
-
-    def _begin(self, bucket: Bucket, plan: Plan, place: int, ledger: Ledger, out: Payload | None) -> int:
-        segment = bucket.segments[place]
-        if plan.dense[place]:
-            assert out is not None
-            return self._dense_in(segment, out[0])
-        key = self.key(segment.name)
-        return ledger.begin(place, self.memory, self.compressor, self._input(segment), key, out, segment.used)
+        left = self._decide(bucket, ledger, verdict, commit)
+        for place in plan.coded:
+            if place in left:
+                ledger.settle(place, commit)
+                segment = bucket.segments[place]
+                out = self._output(segment)
+                self.compressor.combine_(out, [peer[place] for peer in payloads], ledger.pending(place).ctx)
+                self._store(segment, out)
+        dense = [place for place in plan.dense if place in left]
+        self._dense_results(bucket, dense, [[peer[place][0] for place in dense] for peer in payloads], commit)
 
     # Frames of known size -----------------------------------------------------------------------------
 
@@ -101,7 +88,7 @@ class Allgather(Communicator):
         self, bucket: Bucket, plan: Plan, ledger: Ledger
     ) -> Generator[Request | Verdict, Any, tuple[list[list[int]], list[list[Payload]]]]:
         frames: Frames = plan.layout
-        mine = [self._begin(bucket, plan, place, ledger, out) for place, out in enumerate(frames.payloads)]
+        mine = self._begin(bucket, plan, ledger, frames.payloads)
         frames.flags.copy_(torch.tensor(mine, dtype=torch.uint8))
         yield self._meet(frames.receive, frames.send)
         flags = [peer.tolist() for peer, _ in frames.peers]
@@ -117,14 +104,14 @@ class Allgather(Communicator):
     def _varying_round(
         self, bucket: Bucket, plan: Plan, ledger: Ledger
     ) -> Generator[Request | Verdict, Any, tuple[list[list[int]], list[list[Payload]]]]:
-        mine: list[int] = []
-        outs: list[Payload | None] = []
-        for place, segment in enumerate(bucket.segments):
-            raw = [torch.empty_like(segment.flat)] if plan.dense[place] else None
-            flag = self._begin(bucket, plan, place, ledger, raw)
-            sent = flag in (USED, UNUSED)
-            mine.append(flag)
-            outs.append((raw or ledger.pending(place).payload) if sent else None)
+        raw: list[Payload | None] = [None] * len(bucket.segments)
+        for place in plan.dense:
+            raw[place] = [torch.empty_like(bucket.segments[place].flat)]
+        mine = self._begin(bucket, plan, ledger, raw)
+        outs = [
+            (raw[place] or ledger.pending(place).payload) if flag in (USED, UNUSED) else None
+            for place, flag in enumerate(mine)
+        ]
         frame = pack(mine, outs, bucket.device)
         size = self.transport.size
         lengths = torch.empty(size, dtype=torch.int64, device=bucket.device)
@@ -155,10 +142,10 @@ class Allgather(Communicator):
         bucket: Bucket, plan: Plan, flags: list[list[int]], payloads: list[list[Payload]]
     ) -> None:
         for rank, (of_rank, payload) in enumerate(zip(flags, payloads)):
-            for place, segment in enumerate(bucket.segments):
-                if not plan.dense[place] or of_rank[place] in (NONFINITE, FAILED):
+            for place in plan.dense:
+                if of_rank[place] in (NONFINITE, FAILED):
                     continue
-                parts = payload[place]
+                segment, parts = bucket.segments[place], payload[place]
                 if (
                     len(parts) != 1
                     or parts[0].dtype != bucket.dtype

@@ -133,16 +133,7 @@ class Allreduce(Communicator):
         summed: Summed = plan.layout
         ledger = Ledger()
         try:
-            flags = []
-            for place, (segment, slot) in enumerate(zip(bucket.segments, summed.mine)):
-                if plan.dense[place]:
-                    flags.append(self._dense_in(segment, slot))
-                else:
-                    key = self.key(segment.name)
-                    grad = self._input(segment)
-                    flags.append(
-                        ledger.begin(place, self.memory, self.compressor, grad, key, [slot], segment.used)
-                    )
+            flags = self._begin(bucket, plan, ledger, [[slot] for slot in summed.mine])
             if summed.own is not summed.frame:
                 summed.frame.copy_(summed.own)
             summed.flags.copy_(torch.tensor([SumFrame.FLAGS[flag] for flag in flags]))
@@ -154,22 +145,18 @@ class Allreduce(Communicator):
         except BaseException:
             ledger.abort()
             raise
-        dense: list[tuple[Segment, Tensor]] = []
-        for place, (segment, slot) in enumerate(zip(bucket.segments, summed.payloads)):
-            ledger.settle(place, commit and joint[place] == USED)
-            if commit and joint[place] == USED:
-                self._stepped(segment.name)
-            if self._conclude_flagged(segment, joint[place]):
-                continue
-            if plan.dense[place]:
-                dense.append((segment, slot))
-                continue
-            out = self._output(segment)
-            out.zero_()
-            self.compressor.accumulate_(out, [slot], ledger.pending(place).ctx)
-            self.compressor.finish_(out, self._divisor)
-            self._store(segment, out)
-        self._dense_results([segment for segment, _ in dense], [[slot for _, slot in dense]], commit)
+        left = self._decide(bucket, ledger, joint, commit)
+        for place in plan.coded:
+            if place in left:
+                ledger.settle(place, commit)
+                segment = bucket.segments[place]
+                out = self._output(segment)
+                out.zero_()
+                self.compressor.accumulate_(out, [summed.payloads[place]], ledger.pending(place).ctx)
+                self.compressor.finish_(out, self._divisor)
+                self._store(segment, out)
+        dense = [place for place in plan.dense if place in left]
+        self._dense_results(bucket, dense, [[summed.payloads[place] for place in dense]], commit)
 
     # Several rounds: factors of all matrices, and dense parameters in the first -----------------------
 
@@ -180,26 +167,23 @@ class Allreduce(Communicator):
     def _several(self, bucket: Bucket) -> Program:
         plan = self._plan(bucket)
         frame: Summed = plan.layout
-        coded = [place for place in range(len(bucket.segments)) if not plan.dense[place]]
         ledger = Ledger()
         try:
             flags = [USED if segment.used else UNUSED for segment in bucket.segments]
-            slots = dict(zip((p for p in range(len(bucket.segments)) if plan.dense[p]), frame.payloads))
-            for place, slot in slots.items():
-                flags[place] = self._dense_in(bucket.segments[place], slot)
+            self._dense_in(bucket, plan, frame.payloads, flags)
             items = []
-            for place in coded:
+            for place in plan.coded:
                 segment = bucket.segments[place]
                 items.append((self._input(segment), self.key(segment.name)))
             rounds = self.memory.rounds(items, self.compressor)
             factors = next(rounds) if items else []
             # A factor shows what is not finite in its matrix, and is much quicker to look through.
-            for place, factor in zip(coded, factors):
+            for place, factor in zip(plan.coded, factors):
                 if not finite(factor):
                     flags[place] = NONFINITE
             frame.flags.copy_(torch.tensor([SumFrame.FLAGS[flag] for flag in flags]))
             pendings = yield from self._run(rounds, factors, frame.frame)
-            for place, pending in zip(coded, pendings):
+            for place, pending in zip(plan.coded, pendings):
                 ledger.add(place, self.memory, pending)
             joint = [SumFrame.read(value) for value in frame.flags.tolist()]
             commit = yield Verdict(
@@ -208,26 +192,19 @@ class Allreduce(Communicator):
         except BaseException:
             ledger.abort()
             raise
-        dense: list[tuple[Segment, Tensor]] = []
-        for place, segment in enumerate(bucket.segments):
-            committed = commit and joint[place] == USED
-            if committed:
-                self._stepped(segment.name)
-            else:
-                ledger.settle(place, commit=False)
-            if self._conclude_flagged(segment, joint[place]):
-                continue
-            if plan.dense[place]:
-                dense.append((segment, slots[place]))
-                continue
-            out = self._output(segment)
-            if committed:
-                ledger.conclude(place, out)
-            else:
-                pending = ledger.pending(place)
-                self.compressor.combine_(out, [pending.payload], pending.ctx)
-            self._store(segment, out)
-        self._dense_results([segment for segment, _ in dense], [[slot for _, slot in dense]], commit)
+        left = self._decide(bucket, ledger, joint, commit)
+        for place in plan.coded:
+            if place in left:
+                segment = bucket.segments[place]
+                out = self._output(segment)
+                if commit:
+                    ledger.conclude(place, out)
+                else:
+                    pending = ledger.pending(place)
+                    self.compressor.combine_(out, [pending.payload], pending.ctx)
+                self._store(segment, out)
+        sums = {place: slot for place, slot in zip(plan.dense, frame.payloads) if place in left}
+        self._dense_results(bucket, list(sums), [list(sums.values())], commit)
 
     def _run(
         self,

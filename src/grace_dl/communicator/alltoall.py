@@ -275,7 +275,7 @@ class Alltoall(Communicator):
             if commit and any(
                 piece.dense for pieces in slices.owned for piece in pieces if piece.place == place
             ):
-                self.memory.after_dense_(out, segment.name)
+                self.memory.after_dense_([out], [segment.name])
             self._store(segment, out)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import kernels, registry
-from ..compressor.base import Compressor, Spec, narrow, work_dtype, working
+from ..compressor.base import Compressor, Payload, Spec, narrow, work_dtype, working
 from ..errors import ConfigError, StateError
 from ..key import Key
 from ..memory.base import Memory
@@ -23,6 +23,7 @@ from ..pipeline.frame import NONFINITE, UNUSED, USED
 from ..telemetry import Stats
 from ..transport import Transport, detect
 from .kept import Kept
+from .ledger import Ledger
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
@@ -36,7 +37,10 @@ class Plan:
     """What is prepared once for a bucket and used every step: its layout and the buffers of its frames."""
 
     signature: tuple[Any, ...]
-    dense: list[bool]
+    coded: list[int]
+    """Places of the segments that are compressed."""
+    dense: list[int]
+    """Places of those that travel as they are."""
     layout: Any
 
 
@@ -217,7 +221,13 @@ class Communicator(Kept):
         plan = self._plans.get(bucket.key)
         if plan is None or plan.signature != signature:
             self._agree(signature)
-            plan = Plan(signature, dense, self._lay_out(bucket, dense))
+            coded = [place for place, d in enumerate(dense) if not d]
+            plan = Plan(
+                signature,
+                coded,
+                [place for place, d in enumerate(dense) if d],
+                self._lay_out(bucket, dense),
+            )
             self._plans[bucket.key] = plan
         return plan
 
@@ -259,41 +269,73 @@ class Communicator(Kept):
         """Where a segment's result is computed; `_store` brings it home."""
         return _flat_output(segment) if self.compressor.layout_free else segment.view
 
-    def _dense_input(self, segment: Segment) -> Tensor:
-        """A segment that travels as it is, with what a former method still owed."""
-        owed = self._carried.get(segment.name)
-        return segment.flat if owed is None else working(segment.flat) + owed.view(-1)
+    def _begin(
+        self, bucket: Bucket, plan: Plan, ledger: Ledger, slots: Sequence[Payload | None]
+    ) -> list[int]:
+        """Encode every segment, into its slots of a frame where there are any; returns their flags."""
+        flags = [USED] * len(bucket.segments)
+        for place in plan.coded:
+            segment, key = bucket.segments[place], self.key(bucket.segments[place].name)
+            flags[place] = ledger.begin(
+                place, self.memory, self.compressor, self._input(segment), key, slots[place], segment.used
+            )
+        self._dense_in(bucket, plan, [slot[0] for slot in map(slots.__getitem__, plan.dense) if slot], flags)
+        return flags
 
-    def _dense_in(self, segment: Segment, slot: Tensor) -> int:
-        """Bring a segment that travels as it is into its slot of a frame; returns its flag."""
-        if not kernels.of(slot).copy_finite_(slot, self._dense_input(segment)):
-            slot.zero_()
-            return NONFINITE
-        return USED if segment.used else UNUSED
+    def _dense_in(self, bucket: Bucket, plan: Plan, slots: Sequence[Tensor], flags: list[int]) -> None:
+        """Bring the segments that travel as they are into their slots, and set their flags.
+
+        With what a former method still owed. All together, because there are many of them and most are small.
+        """
+        if not slots:
+            return
+        segments = [bucket.segments[place] for place in plan.dense]
+        inputs = [segment.flat for segment in segments]
+        if self._carried:
+            owed = [self._carried.get(segment.name) for segment in segments]
+            inputs = [x if o is None else working(x) + o.view(-1) for x, o in zip(inputs, owed)]
+        finite = kernels.of(slots[0]).copy_finite_(slots, inputs)
+        for place, segment, slot, good in zip(plan.dense, segments, slots, finite):
+            flags[place] = (USED if segment.used else UNUSED) if good else NONFINITE
+            if not good:
+                slot.zero_()
+
+    def _decide(self, bucket: Bucket, ledger: Ledger, flags: Sequence[int], commit: bool) -> set[int]:
+        """Abort what does not count and count the steps of what does, which is left to commit.
+
+        Returns the places of the segments whose result is to be computed.
+        """
+        left = set()
+        for place, (segment, flag) in enumerate(zip(bucket.segments, flags)):
+            if commit and flag == USED:
+                self._stepped(segment.name)
+            else:
+                ledger.settle(place, commit=False)
+            if not self._conclude_flagged(segment, flag):
+                left.add(place)
+        return left
 
     def _dense_results(
-        self, segments: Sequence[Segment], parts: Sequence[Sequence[Tensor]], commit: bool
+        self, bucket: Bucket, places: Sequence[int], parts: Sequence[Sequence[Tensor]], commit: bool
     ) -> None:
         """Set segments that travelled as they are to the average over ranks.
 
-        `parts` are lists alongside `segments`: one for each rank, or one of sums. All segments together, because there
-        are many of them and most are small.
+        `parts` are lists alongside `places`: one for each rank, or one of sums.
         """
-        if not segments:
+        if not places:
             return
+        segments = [bucket.segments[place] for place in places]
         outs, size = [_flat_output(segment) for segment in segments], float(self.transport.size)
         if len(parts) == 1:
-            quotient_ = kernels.of(outs[0]).quotient_
-            for out, part in zip(outs, parts[0]):
-                quotient_(out, part, size)
+            kernels.of(outs[0]).quotient_(outs, parts[0], size)
         else:
             torch._foreach_copy_(outs, list(parts[0]))
             for others in parts[1:]:
                 torch._foreach_add_(outs, list(others))
             torch._foreach_div_(outs, size)
+        if commit:
+            self.memory.after_dense_(outs, [segment.name for segment in segments])
         for segment, out in zip(segments, outs):
-            if commit:
-                self.memory.after_dense_(out, segment.name)
             self._store(segment, out)
 
     @staticmethod

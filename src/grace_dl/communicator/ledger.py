@@ -39,7 +39,7 @@ class Ledger:
                 raise NotFinite
             pending = memory.begin(grad, key, compressor, out)
             self.add(place, memory, pending)
-            if out is not None:
+            if out is not None and pending.payload is not out:
                 _fill(out, pending.payload, compressor)
         except NotFinite:
             for tensor in out or ():

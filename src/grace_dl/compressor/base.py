@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -157,8 +156,7 @@ class Compressor:
 _LEGACY = ("average", "tensors_size_are_same")
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(NamedTuple):
     """What a `Codec` needs beside the payload to decode it; the same on every rank but for `key.rank`."""
 
     shape: torch.Size

@@ -66,10 +66,11 @@ class SparseCodec(FlatCodec):
     def combine_(self, out: Tensor, payloads: Sequence[Payload], ctx: Context) -> None:
         if out.numel() == 0:
             return
+        out = out if out.dim() == 1 else out.view(-1)
         kernels.of(out).clear_(out)
         share = 1.0 / len(payloads) if self.average else 1.0
         for payload in payloads:
-            self._add(out.view(-1), payload, ctx, share)
+            self._add(out, payload, ctx, share)
 
 
 def check_ratio(ratio: float) -> float:

@@ -100,8 +100,8 @@ class Memory:
 
         return NoneMemory()
 
-    def after_dense_(self, mean: Tensor, name: str) -> None:
-        """Change, in place, the average of a parameter that travelled dense (DGC's momentum lives here)."""
+    def after_dense_(self, means: Sequence[Tensor], names: Sequence[str]) -> None:
+        """Change, in place, the averages of parameters that travelled dense (DGC's momentum lives here)."""
 
     # Carrying over and saving -------------------------------------------------------------------------
 

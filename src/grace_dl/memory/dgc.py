@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,9 +134,10 @@ class DgcMemory(Memory):
         m, v = self.state[name]["m"], self.state[name]["v"]
         kernels.of(v).dgc_undo_(m.view(-1), v.view(-1), used.view(-1), self.momentum, self.nesterov, scale)
 
-    def after_dense_(self, mean: Tensor, name: str) -> None:
+    def after_dense_(self, means: Sequence[Tensor], names: Sequence[str]) -> None:
         """Parameters that travel dense get their momentum here, after the average."""
-        kernels.of(mean).dgc_dense_(mean, self.slot(name, "m", mean), self.momentum, self.nesterov)
+        momenta = [self.slot(name, "m", mean) for mean, name in zip(means, names)]
+        kernels.of(means[0]).dgc_dense_(means, momenta, self.momentum, self.nesterov)
 
     def residual(self, name: str) -> Tensor | None:
         return self.state.get(name, {}).get("v")

@@ -57,7 +57,7 @@ def single(tensor: Tensor, name: str) -> Bucket:
 
 def check(tensor: Tensor, name: str) -> None:
     """Refuse what cannot be compressed."""
-    if tensor.is_sparse or tensor.layout != torch.strided:
+    if tensor.layout is not torch.strided:
         raise UnsupportedError(
             f"the gradient of {name!r} is sparse ({tensor.layout}), which no method here compresses; "
             "build the layer with sparse=False, or keep the parameter out of this exchange."

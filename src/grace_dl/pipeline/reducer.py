@@ -140,14 +140,15 @@ class Reducer:
         self._exchange.launch(Bucket(("parameters", id(self), place), segments))
 
     def _segment(self, parameter: Tensor) -> Segment:
-        name = self._names[id(parameter)]
-        blank = parameter.grad is None
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        check(parameter.grad, name)
-        grad = parameter.grad.detach()
+        name, grad = self._names[id(parameter)], parameter.grad
+        blank = grad is None
+        if grad is None:
+            parameter.grad = grad = torch.zeros_like(parameter)
+        check(grad, name)
+        if grad.requires_grad:
+            grad = grad.detach()
         if grad.is_contiguous():
-            flat = grad.view(-1)
+            flat = grad if grad.dim() == 1 else grad.view(-1)
         else:
             if not _dense(grad):
                 parameter.grad = grad = grad.contiguous()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from ... import _native
 from ..reference import basic as reference
-from .pointer import address, native_dtype, threads
+from .pointer import address, native_dtype, pairs, threads
 
 __all__ = ["all_finite", "axpby_", "copy_finite_", "quotient_"]
 
@@ -24,25 +26,23 @@ def all_finite(x: Tensor) -> bool:
     kind = _EXPONENT.get(x.dtype)
     if kind is None or not x.is_cpu or not x.is_contiguous():
         return reference.all_finite(x)
-    return _native.all_finite(x.data_ptr(), 0, x.numel(), *kind, threads())
+    return _native.all_finite(x.data_ptr(), x.numel(), *kind, threads())
 
 
-def copy_finite_(out: Tensor, x: Tensor) -> bool:
-    """out = x, unless x holds an infinity or NaN; whether it does not."""
-    kind = _EXPONENT.get(x.dtype)
-    if kind is None or out.dtype is not x.dtype or not x.is_cpu or not x.is_contiguous():
-        return reference.copy_finite_(out, x)
-    n = x.numel()
-    return _native.all_finite(x.data_ptr(), address(out, x.dtype, n), n, *kind, threads())
+def copy_finite_(outs: Sequence[Tensor], xs: Sequence[Tensor]) -> list[bool]:
+    """out = x for each pair, unless x holds an infinity or NaN; whether it does not."""
+    kind, at = _EXPONENT.get(xs[0].dtype), pairs(outs, xs)
+    if kind is None or at is None:
+        return reference.copy_finite_(outs, xs)
+    return _native.copy_finite(*at, *kind, threads())
 
 
-def quotient_(out: Tensor, x: Tensor, divisor: float) -> None:
-    """out = x / divisor."""
-    wide = native_dtype(out)
-    if wide is None or x.dtype is not out.dtype:
-        return reference.quotient_(out, x, divisor)
-    n = x.numel()
-    _native.quotient(wide, address(out, out.dtype, n), address(x, out.dtype, n), divisor, n, threads())
+def quotient_(outs: Sequence[Tensor], xs: Sequence[Tensor], divisor: float) -> None:
+    """out = x / divisor for each pair."""
+    wide, at = native_dtype(outs[0]), pairs(outs, xs)
+    if wide is None or at is None:
+        return reference.quotient_(outs, xs, divisor)
+    _native.quotient(wide, *at, divisor, threads())
 
 
 def axpby_(x: Tensor, g: Tensor, beta: float, gamma: float) -> Tensor:

@@ -5,6 +5,8 @@ Reading attributes of a tensor costs a tenth of a microsecond; converting it in 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -12,7 +14,7 @@ from ... import _native
 from ...errors import UnsupportedError
 from ..check import payload_part
 
-__all__ = ["address", "native_dtype", "part_address", "source", "threads"]
+__all__ = ["address", "native_dtype", "pairs", "part_address", "source", "threads"]
 
 _WIDE = {torch.float32: False, torch.float64: True}
 threads = torch.get_num_threads
@@ -32,6 +34,15 @@ def address(x: Tensor, dtype: torch.dtype, numel: int) -> int:
             "on the CPU belong; all tensors of one call must match."
         )
     return x.data_ptr()
+
+
+def pairs(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> tuple[list[int], list[int], list[int]] | None:
+    """Addresses and lengths of tensors that go together, for calls that take many; None unless all are alike."""
+    dtype = xs[0].dtype
+    if any(t.dtype is not dtype or not t.is_cpu or not t.is_contiguous() for t in (*xs, *ys)):
+        return None
+    sizes = [x.numel() for x in xs]
+    return [x.data_ptr() for x in xs], [address(y, dtype, n) for y, n in zip(ys, sizes)], sizes
 
 
 def part_address(part: Tensor, dtype: torch.dtype, numel: int) -> int:

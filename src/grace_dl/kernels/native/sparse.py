@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -11,7 +13,7 @@ from ..reference import eden as reference_eden
 from ..reference import indices as reference_indices
 from ..reference import sparse as reference
 from ..reference.indices import index_bytes
-from .pointer import address, native_dtype, part_address, source, threads
+from .pointer import address, native_dtype, pairs, part_address, source, threads
 
 __all__ = [
     "clear_",
@@ -253,14 +255,12 @@ def dgc_correct_(m: Tensor, v: Tensor, g: Tensor, mu: float, nesterov: bool, sca
     _native.dgc_correct(wide, *at, mu, nesterov, scale, n, threads())
 
 
-def dgc_dense_(mean: Tensor, m: Tensor, mu: float, nesterov: bool) -> bool:
-    """Momentum of a parameter that travels dense, after the average; False, and nothing changed, if that is not finite."""
-    wide = native_dtype(mean)
-    if wide is None or m.dtype is not mean.dtype or not mean.is_contiguous():
-        return reference.dgc_dense_(mean, m, mu, nesterov)
-    n = mean.numel()
-    at = address(mean, mean.dtype, n), address(m, mean.dtype, n)
-    return _native.dgc_dense(wide, *at, mu, nesterov, n, threads())
+def dgc_dense_(means: Sequence[Tensor], momenta: Sequence[Tensor], mu: float, nesterov: bool) -> list[bool]:
+    """Momentum of parameters that travel dense, after the average; where that is not finite, False and nothing changed."""
+    wide, at = native_dtype(means[0]), pairs(means, momenta)
+    if wide is None or at is None:
+        return reference.dgc_dense_(means, momenta, mu, nesterov)
+    return _native.dgc_dense(wide, *at, mu, nesterov, threads())
 
 
 def clear_(out: Tensor) -> None:

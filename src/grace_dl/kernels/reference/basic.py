@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -13,15 +15,17 @@ def all_finite(x: Tensor) -> bool:
     return bool(torch.isfinite(x).all())
 
 
-def copy_finite_(out: Tensor, x: Tensor) -> bool:
-    """out = x, unless x holds an infinity or NaN; whether it does not."""
-    out.copy_(x)
-    return all_finite(x)
+def copy_finite_(outs: Sequence[Tensor], xs: Sequence[Tensor]) -> list[bool]:
+    """out = x for each pair, unless x holds an infinity or NaN; whether it does not."""
+    for out, x in zip(outs, xs):
+        out.copy_(x)
+    return [all_finite(x) for x in xs]
 
 
-def quotient_(out: Tensor, x: Tensor, divisor: float) -> None:
-    """out = x / divisor, in the precision of `out`."""
-    out.copy_(x).div_(divisor)
+def quotient_(outs: Sequence[Tensor], xs: Sequence[Tensor], divisor: float) -> None:
+    """out = x / divisor for each pair, in the precision of `out`."""
+    for out, x in zip(outs, xs):
+        out.copy_(x).div_(divisor)
 
 
 def axpby_(x: Tensor, g: Tensor, beta: float, gamma: float) -> Tensor:

@@ -6,6 +6,7 @@ and a NaN sorts above all else instead of disappearing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -280,19 +281,21 @@ def dgc_commit_(v: Tensor, m: Tensor | None, values: Tensor, index: Tensor, coun
         sparse_zero_(m.view(-1), index, values.numel(), count)
 
 
-def dgc_dense_(mean: Tensor, m: Tensor, mu: float, nesterov: bool) -> bool:
-    """Momentum of a parameter that travels dense, after the average; False, and nothing changed, if that is not finite."""
-    if not all_finite(mean):
-        return False
-    m = m.view(mean.shape)
-    grad = mean.to(m.dtype)
-    if nesterov:
-        m.add_(grad).mul_(mu)
-        mean.copy_(m + grad)
-    else:
-        m.mul_(mu).add_(grad)
-        mean.copy_(m)
-    return True
+def dgc_dense_(means: Sequence[Tensor], momenta: Sequence[Tensor], mu: float, nesterov: bool) -> list[bool]:
+    """Momentum of parameters that travel dense, after the average; where that is not finite, False and nothing changed."""
+    finite = [all_finite(mean) for mean in means]
+    for mean, m, good in zip(means, momenta, finite):
+        if not good:
+            continue
+        m = m.view(mean.shape)
+        grad = mean.to(m.dtype)
+        if nesterov:
+            m.add_(grad).mul_(mu)
+            mean.copy_(m + grad)
+        else:
+            m.mul_(mu).add_(grad)
+            mean.copy_(m)
+    return finite
 
 
 def square_sum(x: Tensor) -> float:
