@@ -65,6 +65,9 @@ struct Correction {
         }
     }
 
+    // Ask for memory that will be needed; hardware looks ahead no further than a page.
+    void fetch(size_t i) const { __builtin_prefetch(g + i), __builtin_prefetch(m + i, 1), __builtin_prefetch(v + i, 1); }
+
     // The same up to an element of g that is not finite; returns where it stopped. hit(i, v[i]) for the new v above `floor`.
     template <class B, class Hit>
     size_t apply_above(size_t begin, size_t end, B floor, Hit hit) const {
@@ -77,6 +80,7 @@ struct Correction {
         size_t i = begin;
         for (; i + lanes <= end; i += lanes) {
             if (above16(g + i, B(infinity - 1))) break;
+            fetch(i + 512);
             sixteen<ahead>(i);
             for (std::uint32_t bits = above16(v + i, floor); bits; bits &= bits - 1) {
                 const size_t at = i + size_t(__builtin_ctz(bits));
@@ -183,7 +187,8 @@ size_t encode(const Source<T>& s, size_t k, const Sampling& p, const Values& val
 template <class T>
 typename Bits<T>::type guess(const Correction<T>& c, size_t d, size_t k, size_t& room_for) {
     using B = typename Bits<T>::type;
-    size_t samples = d / 512 < 2048 ? 2048 : d / 512;
+    constexpr size_t group = 8;
+    size_t samples = d / 512 < 2048 ? 2048 : d / 512 / group * group;
     if (samples > 16384) samples = 16384;
     const size_t stride = d / samples;
     const double expected = double(samples) * double(k) / double(d);
@@ -191,9 +196,16 @@ typename Bits<T>::type guess(const Correction<T>& c, size_t d, size_t k, size_t&
     if (rank > samples) rank = samples;
     static thread_local Room room;
     B* keys = room.get<B>(samples);
-    // A place drawn in each stretch, so that no period of the tensor meets the sample's.
-    for (size_t j = 0; j < samples; ++j)
-        keys[j] = key(c.ahead_of(j * stride + size_t((std::uint64_t(draw(0x5eed, j)) * stride) >> 32)));
+    // A place drawn in each stretch, so that no period of the tensor meets the sample's; from there on a few neighbours,
+    // which cost nothing more.
+    const auto place = [=](size_t j) {
+        return j * stride + size_t((std::uint64_t(draw(0x5eed, j)) * (group * (stride - 1) + 1)) >> 32);
+    };
+    for (size_t j = 0; j < samples; j += group) {
+        if (j + 16 * group < samples) c.fetch(place(j + 16 * group));
+        const size_t at = place(j);
+        for (size_t i = 0; i < group; ++i) keys[j + i] = key(c.ahead_of(at + i));
+    }
     room_for = 2 * rank * stride + 4096;
     return nth(keys, samples, rank, ties);
 }

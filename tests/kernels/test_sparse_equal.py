@@ -13,6 +13,7 @@ from grace_dl.compressor.randomk import RandomKCompressor
 from grace_dl.compressor.sketch import SketchCompressor
 from grace_dl.compressor.threshold import ThresholdCompressor
 from grace_dl.compressor.topk import TopKCompressor
+from grace_dl.errors import PayloadError
 from grace_dl.kernels import backend
 from grace_dl.key import Key
 
@@ -205,10 +206,10 @@ def compare_dgc(compressor, m, v, g, nesterov=False, scale=1.0, masking=True):
         for part in payload:
             part.view(torch.uint8).fill_(255)
         sampling = compressor._sampling(v.numel(), k, Key("w", step=5))
-        assert kernels.dgc_step_(a, b, g, 0.9, nesterov, scale, k, sampling, *payload)
+        assert list(kernels.dgc_step_([a], [b], [g], 0.9, nesterov, [scale], [sampling], [payload])) == [True]
         corrected = b.clone()
         count = int(payload[2])
-        kernels.dgc_commit_(b, a if masking else None, payload[0], payload[1], count)
+        kernels.dgc_commit_([b], [a] if masking else None, [(payload[0], payload[1], count)])
         results.append((*payload, corrected, a, b))
     for one, other in zip(*results):
         assert torch.equal(bits(one), bits(other))
@@ -253,7 +254,8 @@ def test_a_dgc_step_that_is_not_finite_leaves_the_state(dtype, threads, nesterov
             g[place] = bad
             sampling = compressor._sampling(n, k, Key("w"))
             payload = compressor.allocate(n, dtype)
-            assert not kernels.dgc_step_(a, b, g, 0.9, nesterov, 1.0, k, sampling, *payload)
+            steps = kernels.dgc_step_([a], [b], [g], 0.9, nesterov, [1.0], [sampling], [payload])
+            assert list(steps) == [False]
             assert torch.allclose(a, m, atol=1e-6)
             assert torch.allclose(b, v, atol=1e-6)
 
@@ -285,6 +287,25 @@ def test_indices_of_every_density():
                     K.sparse_zero_(zeroed, mine, k, count)
                     R.sparse_zero_(by_reference, mine, k, count)
                     assert torch.equal(zeroed, by_reference)
+
+
+@each_dtype
+def test_what_ranks_sent_is_combined(dtype):
+    """For several tensors at once, over whatever stood there; a broken payload is refused."""
+    compressor = DgcCompressor(0.05)
+    sizes, sent = (1, 999, 70_001), []
+    for n in sizes:
+        ranks = [compressor.encode(values(n, dtype, rank), Key("w", rank=rank))[0] for rank in range(3)]
+        sent.append([(part, index, int(count)) for part, index, count in ranks])
+    mine, theirs = ([values(n, dtype, 9) for n in sizes] for _ in range(2))
+    K.sparse_combine_(mine, sent, 0.5)
+    R.sparse_combine_(theirs, sent, 0.5)
+    for one, other in zip(mine, theirs):
+        assert torch.equal(bits(one), bits(other))
+    sent[1][2][1].fill_(255)
+    for kernels in (K, R):
+        with pytest.raises(PayloadError):
+            kernels.sparse_combine_(mine, sent, 0.5)
 
 
 @each_dtype

@@ -200,6 +200,7 @@ def broken() -> None:
     refuses(PayloadError, K.sparse_add, out, values, index)
     refuses(PayloadError, K.sparse_add, out, values, index * 0)
     refuses(PayloadError, K.sparse_add, out, values, index[:-1])
+    refuses(PayloadError, K.sparse_combine_, [out], [[(values, index, 15)]], 1.0)
     refuses(UnsupportedError, K.sign_encode, out, out[1:].clone(), 1.0, 1.0, False, 0, signs, one)
     refuses(UnsupportedError, K.sign_encode, out, out.double(), 1.0, 1.0, False, 0, signs, one)
     refuses(UnsupportedError, K.sign_encode, torch.randn(2 * n)[::2], None, 1.0, 1.0, False, 0, signs, one)

@@ -11,6 +11,7 @@ from grace_dl.compressor.dgc import DgcCompressor
 from grace_dl.compressor.topk import TopKCompressor
 from grace_dl.errors import ConfigError
 from grace_dl.key import Key
+from grace_dl.memory.base import NotFinite
 from grace_dl.memory.dgc import DgcMemory
 
 
@@ -126,3 +127,97 @@ def test_state_is_saved_and_restored():
 def test_bad_settings(bad):
     with pytest.raises(ConfigError, match=next(iter(bad))):
         DgcMemory(**bad)
+
+
+# A bucket at once -------------------------------------------------------------------------------------
+
+
+def warm(**settings):
+    """A memory that has made two steps with three parameters, and the pieces of the third."""
+    memory, compressor = DgcMemory(**settings), DgcCompressor(0.1)
+    for step in range(2):
+        pendings = list(memory.begin_all(pieces(step), compressor))
+        memory.commit_all(pendings)
+    return memory, compressor, pieces(2)
+
+
+def pieces(step):
+    shapes = {"a": (30, 20), "b": (300, 300), "c": (5, 4)}
+    return [(normal(shape, 7 * step), Key(name, step=step), None) for name, shape in shapes.items()]
+
+
+def assert_state(memory, state, exactly=False):
+    compare = torch.equal if exactly else torch.allclose
+    for name, slots in state.items():
+        for slot, tensor in slots.items():
+            assert compare(memory.state[name][slot], tensor)
+
+
+def test_a_bucket_at_once_is_its_pieces_one_by_one():
+    together, compressor, grads = warm(gradient_clipping=0.5)
+    alone = DgcMemory(gradient_clipping=0.5)
+    alone.load_state_dict(together.state_dict())
+    pendings = list(together.begin_all(grads, compressor))
+    ones = [alone.begin(grad, key, compressor, out) for grad, key, out in grads]
+    for pending, one in zip(pendings, ones):
+        assert all(torch.equal(part, other) for part, other in zip(pending.payload, one.payload))
+    together.commit_all(pendings)
+    for one in ones:
+        alone.commit(one)
+    assert_state(together, alone.state, exactly=True)
+
+
+@pytest.mark.parametrize("clipping", [None, 0.5])
+def test_one_piece_of_a_bucket_is_not_finite(clipping):
+    memory, compressor, grads = warm(gradient_clipping=clipping)
+    before = memory.state_dict()
+    grads[1][0][3, 3] = math.nan
+    first, second, third = memory.begin_all(grads, compressor)
+    assert isinstance(second, NotFinite)
+    assert_state(memory, {"b": before["b"]})
+    memory.abort(first)
+    memory.abort(third)
+    assert_state(memory, before)
+
+
+def test_one_piece_of_a_bucket_fails():
+    def clip(grad):
+        if grad.shape == (300, 300):
+            raise ValueError("not this one")
+        return grad
+
+    memory, compressor, grads = warm()
+    memory.gradient_clipping = clip
+    before = memory.state_dict()
+    first, second, third = memory.begin_all(grads, compressor)
+    assert str(second) == "not this one"
+    memory.abort(first)
+    memory.abort(third)
+    assert_state(memory, before)
+
+
+def test_a_bucket_that_is_interrupted_leaves_the_state():
+    class Interrupted(DgcCompressor):
+        def encode_corrected_(self, *arguments):
+            encoded, steps = super().encode_corrected_(*arguments)
+
+            def until_the_second():
+                yield next(steps)
+                raise KeyboardInterrupt
+
+            return encoded, until_the_second()
+
+    memory, _, grads = warm()
+    before = memory.state_dict()
+    with pytest.raises(KeyboardInterrupt):
+        memory.begin_all(grads, Interrupted(0.1))
+    assert_state(memory, before)
+
+
+def test_arguments_that_do_not_fit_change_nothing():
+    memory, compressor, grads = warm()
+    before = memory.state_dict()
+    grads[2] = (grads[2][0], grads[2][1], compressor.allocate(7, torch.float64))
+    results = list(memory.begin_all(grads, compressor))
+    assert all(isinstance(result, Exception) for result in results)
+    assert_state(memory, before, exactly=True)

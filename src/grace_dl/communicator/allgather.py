@@ -55,13 +55,14 @@ class Allgather(Communicator):
             ledger.abort()
             raise
         left = self._decide(bucket, ledger, verdict, commit)
-        for place in plan.coded:
-            if place in left:
-                ledger.settle(place, commit)
-                segment = bucket.segments[place]
-                out = self._output(segment)
-                self.compressor.combine_(out, [peer[place] for peer in payloads], ledger.pending(place).ctx)
-                self._store(segment, out)
+        coded = [place for place in plan.coded if place in left]
+        if commit:
+            ledger.commit(coded)
+        outs = [self._output(bucket.segments[place]) for place in coded]
+        sent = [[peer[place] for peer in payloads] for place in coded]
+        self.compressor.combine_all_(outs, sent, [ledger.pending(place).ctx for place in coded])
+        for place, out in zip(coded, outs):
+            self._store(bucket.segments[place], out)
         dense = [place for place in plan.dense if place in left]
         self._dense_results(bucket, dense, [[peer[place][0] for place in dense] for peer in payloads], commit)
 

@@ -146,9 +146,10 @@ class Allreduce(Communicator):
             ledger.abort()
             raise
         left = self._decide(bucket, ledger, joint, commit)
+        if commit:
+            ledger.commit([place for place in plan.coded if place in left])
         for place in plan.coded:
             if place in left:
-                ledger.settle(place, commit)
                 segment = bucket.segments[place]
                 out = self._output(segment)
                 out.zero_()

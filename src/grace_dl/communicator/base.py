@@ -274,11 +274,12 @@ class Communicator(Kept):
     ) -> list[int]:
         """Encode every segment, into its slots of a frame where there are any; returns their flags."""
         flags = [USED] * len(bucket.segments)
-        for place in plan.coded:
-            segment, key = bucket.segments[place], self.key(bucket.segments[place].name)
-            flags[place] = ledger.begin(
-                place, self.memory, self.compressor, self._input(segment), key, slots[place], segment.used
-            )
+        coded = [bucket.segments[place] for place in plan.coded]
+        pieces = [(self._input(s), self.key(s.name), slots[place]) for s, place in zip(coded, plan.coded)]
+        used = [segment.used for segment in coded]
+        begun = ledger.begin_all(plan.coded, self.memory, self.compressor, pieces, used)
+        for place, flag in zip(plan.coded, begun):
+            flags[place] = flag
         self._dense_in(bucket, plan, [slot[0] for slot in map(slots.__getitem__, plan.dense) if slot], flags)
         return flags
 

@@ -10,7 +10,7 @@ from .. import kernels
 from ..compressor.base import Compressor, Payload
 from ..errors import ConfigError, PeerError
 from ..key import Key
-from ..memory.base import Memory, NotFinite, Pending
+from ..memory.base import Memory, NotFinite, Pending, Piece
 from ..pipeline.frame import FAILED, NONFINITE, UNUSED, USED
 
 
@@ -37,16 +37,53 @@ class Ledger:
         try:
             if not (known_finite or memory.checks_finite or finite(grad)):
                 raise NotFinite
-            pending = memory.begin(grad, key, compressor, out)
-            self.add(place, memory, pending)
-            if out is not None and pending.payload is not out:
-                _fill(out, pending.payload, compressor)
-        except NotFinite:
+            result: Pending | Exception = memory.begin(grad, key, compressor, out)
+        except Exception as error:
+            result = error
+        return self._enter(place, memory, compressor, result, out, used)
+
+    def begin_all(
+        self,
+        places: Sequence[int],
+        memory: Memory,
+        compressor: Compressor,
+        pieces: Sequence[Piece],
+        used: Sequence[bool],
+    ) -> list[int]:
+        """`begin` for all pieces of a bucket; returns their flags."""
+        if not memory.checks_finite:
+            return [
+                self.begin(place, memory, compressor, *piece, one)
+                for place, piece, one in zip(places, pieces, used)
+            ]
+        results = memory.begin_all(pieces, compressor)
+        return [
+            self._enter(place, memory, compressor, result, out, one)
+            for place, result, (_, _, out), one in zip(places, results, pieces, used)
+        ]
+
+    def _enter(
+        self,
+        place: int,
+        memory: Memory,
+        compressor: Compressor,
+        result: Pending | Exception,
+        out: Payload | None,
+        used: bool,
+    ) -> int:
+        if isinstance(result, Pending):
+            self.add(place, memory, result)
+            try:
+                if out is not None and result.payload is not out:
+                    _fill(out, result.payload, compressor)
+            except Exception as error:
+                result = error
+        if isinstance(result, NotFinite):
             for tensor in out or ():
                 tensor.zero_()
             return NONFINITE
-        except Exception as error:
-            self.errors.append(error)
+        if isinstance(result, Exception):
+            self.errors.append(result)
             return FAILED
         return USED if used else UNUSED
 
@@ -63,6 +100,12 @@ class Ledger:
         if entry is not None:
             memory, pending = entry
             memory.commit(pending) if commit else memory.abort(pending)
+
+    def commit(self, places: Sequence[int]) -> None:
+        """Commit open pieces, all of one memory."""
+        entries = [self._open.pop(place) for place in places]
+        if entries:
+            entries[0][0].commit_all([pending for _, pending in entries])
 
     def conclude(self, place: int, out: Tensor) -> None:
         """Commit one piece and write its result."""

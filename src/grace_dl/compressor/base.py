@@ -113,6 +113,13 @@ class Compressor:
                 self.accumulate_(out, payload, ctx)
         self.finish_(out, len(payloads))
 
+    def combine_all_(
+        self, outs: Sequence[Tensor], payloads: Sequence[Sequence[Payload]], ctxs: Sequence[Any]
+    ) -> None:
+        """`combine_` for all tensors of a bucket."""
+        for out, of_ranks, ctx in zip(outs, payloads, ctxs):
+            self.combine_(out, of_ranks, ctx)
+
     def finish_(self, out: Tensor, workers: int) -> None:
         """From the sum over workers to the result; divides by their number unless `average` is False."""
         if self.average and workers != 1:

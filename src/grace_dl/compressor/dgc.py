@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -16,12 +16,12 @@ from .. import kernels
 from ..errors import ConfigError
 from ..kernels.check import broken
 from ..kernels.reference.indices import index_bytes
-from ..kernels.reference.sparse import Sampling
+from ..kernels.reference.sparse import Sampling, Sent
 from ..key import Key
 from ..registry import register
 from ..settings import flag, number
 from .base import Context, Payload, Spec
-from .sparse import SparseCodec, check_parts, check_ratio, kept
+from .sparse import IndexedCodec, check_parts, check_ratio, kept
 
 WARMUP = 0.25
 """The share of the elements sent in the first warm-up stage when only a number of stages is given."""
@@ -35,7 +35,7 @@ def _parts(values: torch.dtype, k: int, numel: int) -> Spec:
 @register(
     "dgc", bits="ratio x (value + coded index)", reference="Lin 2018, ICLR", memories=("dgc", "residual")
 )
-class DgcCompressor(SparseCodec):
+class DgcCompressor(IndexedCodec):
     """Sends at most k elements above a sampled threshold; pair it with the `dgc` memory.
 
     compress_ratio: share of the elements sent once the warm-up is over.
@@ -188,36 +188,35 @@ class DgcCompressor(SparseCodec):
 
     def encode_corrected_(
         self,
-        m: Tensor,
-        v: Tensor,
-        grad: Tensor,
-        key: Key,
+        states: Sequence[tuple[Tensor, Tensor]],
+        grads: Sequence[Tensor],
+        keys: Sequence[Key],
         momentum: float,
         nesterov: bool,
-        scale: float,
-        out: Payload | None = None,
-    ) -> tuple[Payload, Context] | None:
-        """Bring `scale * grad` into momentum `m` and sum `v` (Lin 2018, equations 4 and 5) and encode the new `v`.
+        scales: Sequence[float],
+        outs: Sequence[Payload | None],
+    ) -> tuple[list[tuple[Payload, Context]], Iterator[bool]]:
+        """Bring each `scale * grad` into its momentum m and sum v (Lin 2018, equations 4 and 5) and encode the new v.
 
-        `v` stays whole until `settle_`. None if `grad` is not finite: `m` and `v` are then as before, to rounding.
+        Returns where the payloads will be, and an iterator that does one tensor at every `next`. It gives False where a
+        gradient is not finite: m and v are then as before, to rounding. A v stays whole until `settle_`.
         """
-        numel = v.numel()
-        payload = self.allocate(numel, v.dtype, v.device) if out is None or not numel else out
-        if numel:
-            k = payload[0].numel()
-            sampling = self._sampling(numel, k, key)
-            step = kernels.of(v).dgc_step_
-            if not step(m, v, grad, momentum, nesterov, scale, k, sampling, *payload):
-                return None
-        return payload, Context(v.shape, v.dtype, key)
+        found, samplings = [], []
+        for (_, v), key, out in zip(states, keys, outs):
+            payload = self.allocate(v.numel(), v.dtype, v.device) if out is None else out
+            samplings.append(self._sampling(v.numel(), payload[0].numel(), key))
+            found.append((payload, Context(v.shape, v.dtype, key)))
+        ms, vs = [m for m, _ in states], [v for _, v in states]
+        payloads = [payload for payload, _ in found]
+        step = kernels.of(vs[0]).dgc_step_
+        return found, step(ms, vs, grads, momentum, nesterov, scales, samplings, payloads)
 
-    def settle_(self, v: Tensor, m: Tensor | None, payload: Payload) -> None:
-        """Take what `payload` sends out of `v`, and zero its momentum (factor masking, Lin 2018, section 3.2) if given."""
-        if v.numel():
-            values, index, count = payload
-            kernels.of(v).dgc_commit_(v, m, values, index, count.item())
+    def settle_(self, vs: Sequence[Tensor], ms: Sequence[Tensor] | None, payloads: Sequence[Payload]) -> None:
+        """Take what `payloads` send out of `vs`, and zero their momenta (factor masking, Lin 2018, section 3.2) if given."""
+        sent = [(values, index, int(count.item())) for values, index, count in payloads]
+        kernels.of(vs[0]).dgc_commit_(vs, ms, sent)
 
-    def _count(self, payload: Payload, numel: int, dtype: torch.dtype) -> int:
+    def _sent(self, payload: Payload, numel: int, dtype: torch.dtype) -> Sent:
         places = kept(self._ratio, numel)
         if self._stages and payload and payload[0].numel() != places:
             # The warm-up may have moved on since the payload was made; then its size is that of another stage.
@@ -227,8 +226,4 @@ class DgcCompressor(SparseCodec):
         count = int(payload[2].item())
         if not 0 <= count <= places:
             raise broken(f"{count} of {places} elements are announced")
-        return count
-
-    def _add(self, out: Tensor, payload: Payload, ctx: Context, alpha: float) -> None:
-        count = self._count(payload, out.numel(), out.dtype)
-        kernels.of(out).sparse_add(out, payload[0], payload[1], alpha, count)
+        return payload[0], payload[1], count

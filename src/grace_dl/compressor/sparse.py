@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..errors import ConfigError, PayloadError
+from ..kernels.reference.sparse import Sent
 from ..key import Key
 from .base import Codec, Context, Payload, Spec
 
@@ -71,6 +72,34 @@ class SparseCodec(FlatCodec):
         share = 1.0 / len(payloads) if self.average else 1.0
         for payload in payloads:
             self._add(out, payload, ctx, share)
+
+
+class IndexedCodec(SparseCodec):
+    """Base of methods that send values and coded indices."""
+
+    def _sent(self, payload: Payload, numel: int, dtype: torch.dtype) -> Sent:
+        """Values, coded indices and how many count, checked as far as sizes go."""
+        raise NotImplementedError
+
+    def _add(self, out: Tensor, payload: Payload, ctx: Context, alpha: float) -> None:
+        values, index, count = self._sent(payload, out.numel(), out.dtype)
+        kernels.of(out).sparse_add(out, values, index, alpha, count)
+
+    def combine_(self, out: Tensor, payloads: Sequence[Payload], ctx: Context) -> None:
+        self.combine_all_([out], [payloads], [ctx])
+
+    def combine_all_(
+        self, outs: Sequence[Tensor], payloads: Sequence[Sequence[Payload]], ctxs: Sequence[Context]
+    ) -> None:
+        flat, sent = [], []
+        for out, of_ranks in zip(outs, payloads):
+            numel, dtype = out.numel(), out.dtype
+            if numel:
+                flat.append(out if out.dim() == 1 else out.view(-1))
+                sent.append([self._sent(payload, numel, dtype) for payload in of_ranks])
+        if flat:
+            share = 1.0 / len(sent[0]) if self.average else 1.0
+            kernels.of(flat[0]).sparse_combine_(flat, sent, share)
 
 
 def check_ratio(ratio: float) -> float:

@@ -10,16 +10,17 @@ from torch import Tensor
 from .. import kernels
 from ..errors import ConfigError, PayloadError
 from ..kernels.reference.indices import index_bytes
+from ..kernels.reference.sparse import Sent
 from ..key import Key
 from ..registry import register
-from .base import Context, Payload
-from .sparse import SparseCodec, check_parts, check_value_dtype, value_dtype
+from .base import Payload
+from .sparse import IndexedCodec, check_parts, check_value_dtype, value_dtype
 
 
 @register(
     "threshold", bits="varies: value + coded index an element sent", reference="Strom 2015, Interspeech"
 )
-class ThresholdCompressor(SparseCodec):
+class ThresholdCompressor(IndexedCodec):
     """Sends the elements with |x| >= threshold; how many depends on the data, and none is fine.
 
     threshold: the magnitude from which an element is sent, in units of the gradient.
@@ -51,12 +52,10 @@ class ThresholdCompressor(SparseCodec):
         kind = value_dtype(self.value_dtype, x.dtype)
         return list(kernels.of(x).threshold_encode(x, g, beta, gamma, ef, self.threshold, kind))
 
-    def _add(self, out: Tensor, payload: Payload, ctx: Context, alpha: float) -> None:
+    def _sent(self, payload: Payload, numel: int, dtype: torch.dtype) -> Sent:
         count = payload[0].numel() if payload else 0
-        if count > out.numel():
-            raise PayloadError(
-                f"{count} values arrived for {out.numel()} elements: a peer sent a broken payload."
-            )
-        kind = value_dtype(self.value_dtype, out.dtype)
-        check_parts(payload, ((kind, count), (torch.uint8, index_bytes(out.numel(), count))))
-        kernels.of(out).sparse_add(out, payload[0], payload[1], alpha)
+        if count > numel:
+            raise PayloadError(f"{count} values arrived for {numel} elements: a peer sent a broken payload.")
+        kind = value_dtype(self.value_dtype, dtype)
+        check_parts(payload, ((kind, count), (torch.uint8, index_bytes(numel, count))))
+        return payload[0], payload[1], count

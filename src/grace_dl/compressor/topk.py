@@ -7,14 +7,15 @@ from torch import Tensor
 
 from .. import kernels
 from ..kernels.reference.indices import index_bytes
+from ..kernels.reference.sparse import Sent
 from ..key import Key
 from ..registry import register
-from .base import Context, Payload, Spec
-from .sparse import SparseCodec, check_parts, check_ratio, check_value_dtype, kept, value_dtype
+from .base import Payload, Spec
+from .sparse import IndexedCodec, check_parts, check_ratio, check_value_dtype, kept, value_dtype
 
 
 @register("topk", bits="ratio x (value + coded index)", reference="Aji & Heafield 2017, EMNLP")
-class TopKCompressor(SparseCodec):
+class TopKCompressor(IndexedCodec):
     """Sends the k largest magnitudes with coded indices.
 
     compress_ratio: share of the elements sent, k = ratio * d rounded, at least 1. Equal magnitudes: the lowest
@@ -39,6 +40,6 @@ class TopKCompressor(SparseCodec):
         kernels.of(x).topk_encode(x, g, beta, gamma, ef, values.numel(), values, index)
         return payload
 
-    def _add(self, out: Tensor, payload: Payload, ctx: Context, alpha: float) -> None:
-        check_parts(payload, self.spec(out.numel(), out.dtype))
-        kernels.of(out).sparse_add(out, payload[0], payload[1], alpha)
+    def _sent(self, payload: Payload, numel: int, dtype: torch.dtype) -> Sent:
+        check_parts(payload, self.spec(numel, dtype))
+        return payload[0], payload[1], payload[0].numel()

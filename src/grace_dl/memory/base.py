@@ -6,7 +6,7 @@ A step is a transaction: `begin` encodes a gradient (and may already write state
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -29,6 +29,10 @@ class Pending:
     payload: Payload
     ctx: Any
     compensated: Tensor | None = None
+
+
+Piece = tuple[Tensor, Key, Payload | None]
+"""What `begin` takes: a gradient, its key, and where its payload goes."""
 
 
 class NotFinite(Exception):
@@ -64,6 +68,23 @@ class Memory:
         x = self.compensate(grad, key.name)
         payload, ctx = compressor.encode(x, key, out)
         return Pending(key, compressor, grad, payload, ctx, compensated=x)
+
+    def begin_all(self, pieces: Sequence[Piece], compressor: Compressor) -> Iterable[Pending | Exception]:
+        """`begin` for all pieces of a bucket; in place of one that failed, its error (`NotFinite`, too).
+
+        Asked of memories that look for NaN and infinity themselves.
+        """
+        for grad, key, out in pieces:
+            try:
+                result: Pending | Exception = self.begin(grad, key, compressor, out)
+            except Exception as error:
+                result = error
+            yield result
+
+    def commit_all(self, pendings: Sequence[Pending]) -> None:
+        """`commit` for pieces of a bucket."""
+        for pending in pendings:
+            self.commit(pending)
 
     def commit(self, pending: Pending) -> None:
         """The exchange is over and every rank's part was finite."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from ..compressor.base import Compressor, Payload
 from ..errors import ConfigError
 from ..key import Key
 from ..settings import flag, number
-from .base import Memory, NotFinite, Pending
+from .base import Memory, NotFinite, Pending, Piece
 
 
 @dataclass(slots=True)
@@ -94,18 +94,16 @@ class DgcMemory(Memory):
         return v.view_as(tensor)
 
     def begin(self, grad: Tensor, key: Key, compressor: Compressor, out: Payload | None = None) -> DgcPending:
+        if grad.numel() and hasattr(compressor, "encode_corrected_"):
+            (result,) = self.begin_all([(grad, key, out)], compressor)
+            if isinstance(result, Exception):
+                raise result
+            assert isinstance(result, DgcPending)
+            return result
         m, v = self.slot(key.name, "m", grad), self.slot(key.name, "v", grad)
-        fused = getattr(compressor, "encode_corrected_", None)
-        # A method's own pass looks at what it reads; clipping has to know before.
-        if (fused is None or self.gradient_clipping is not None) and not kernels.of(grad).all_finite(grad):
+        if not kernels.of(grad).all_finite(grad):
             raise NotFinite
         used, scale = self._clip(grad)
-        if fused is not None:
-            encoded = fused(m, v, used, key, self.momentum, self.nesterov, scale, out)
-            if encoded is None:
-                raise NotFinite
-            payload, ctx = encoded
-            return DgcPending(key, compressor, grad, payload, ctx, None, used, scale)
         kernels.of(v).dgc_correct_(m.view(-1), v.view(-1), used.view(-1), self.momentum, self.nesterov, scale)
         try:
             payload, ctx = compressor.encode(v, key, out)
@@ -114,17 +112,85 @@ class DgcMemory(Memory):
             raise
         return DgcPending(key, compressor, grad, payload, ctx, None, used, scale)
 
+    def begin_all(self, pieces: Sequence[Piece], compressor: Compressor) -> Iterable[Pending | Exception]:
+        fused = getattr(compressor, "encode_corrected_", None)
+        if fused is None or not all(grad.numel() for grad, _, _ in pieces):
+            return super().begin_all(pieces, compressor)
+        results: list[Pending | Exception] = []
+        ready: list[tuple[int, Tensor, float]] = []
+        for place, (grad, key, _) in enumerate(pieces):
+            results.append(NotFinite())
+            try:
+                ready.append((place, *self._prepare(grad, key.name)))
+            except Exception as error:
+                results[place] = error
+        if not ready:
+            return results
+        keys = [pieces[place][1] for place, _, _ in ready]
+        states = [(self.state[key.name]["m"], self.state[key.name]["v"]) for key in keys]
+        used, scales = [used for _, used, _ in ready], [scale for _, _, scale in ready]
+        outs = [pieces[place][2] for place, _, _ in ready]
+        try:
+            encoded, steps = fused(states, used, keys, self.momentum, self.nesterov, scales, outs)
+        except Exception as error:
+            for place, _, _ in ready:
+                results[place] = error
+            return results
+        done = self._run(steps, keys, used, scales)
+        for place, key, good, grad, scale, (payload, ctx) in zip(
+            (place for place, _, _ in ready), keys, done, used, scales, encoded
+        ):
+            if isinstance(good, Exception):
+                results[place] = good
+            elif good:
+                results[place] = DgcPending(
+                    key, compressor, pieces[place][0], payload, ctx, None, grad, scale
+                )
+        return results
+
+    def _run(
+        self, steps: Iterator[bool], keys: Sequence[Key], used: Sequence[Tensor], scales: Sequence[float]
+    ) -> list[bool | Exception]:
+        """Take all steps, with nothing else in between: the pass over a tensor leaves nothing of Python in the cache."""
+        done: list[bool | Exception] = []
+        try:
+            while len(done) < len(keys):
+                try:
+                    done.append(next(steps))
+                except Exception as error:
+                    done.append(error)
+        except BaseException:
+            for key, grad, scale, good in zip(keys, used, scales, done):
+                if good is True:
+                    self._undo(key.name, grad, scale)
+            raise
+        return done
+
+    def _prepare(self, grad: Tensor, name: str) -> tuple[Tensor, float]:
+        """Make room for a parameter's state, and clip; what is accumulated is looked through later, unless clipped."""
+        self.slot(name, "m", grad), self.slot(name, "v", grad)
+        if self.gradient_clipping is not None and not kernels.of(grad).all_finite(grad):
+            raise NotFinite
+        return self._clip(grad)
+
     def commit(self, pending: Pending) -> None:
-        compressor, slots = pending.compressor, self.state[pending.key.name]
-        m = slots["m"] if self.momentum_masking else None
+        self.commit_all([pending])
+
+    def commit_all(self, pendings: Sequence[Pending]) -> None:
+        pendings = [pending for pending in pendings if pending.grad.numel()]
+        if not pendings:
+            return
+        slots, compressor = [self.state[pending.key.name] for pending in pendings], pendings[0].compressor
         settle = getattr(compressor, "settle_", None)
         if settle is not None:
-            settle(slots["v"], m, pending.payload)
+            ms = [slot["m"] for slot in slots] if self.momentum_masking else None
+            settle([slot["v"] for slot in slots], ms, [pending.payload for pending in pendings])
             return
-        compressor.residual_(slots["v"], pending.payload, pending.ctx)
-        if m is not None:
-            sent = compressor.decompress(pending.payload, pending.ctx)
-            m.masked_fill_(sent.view_as(m) != 0, 0.0)
+        for pending, slot in zip(pendings, slots):
+            compressor.residual_(slot["v"], pending.payload, pending.ctx)
+            if self.momentum_masking:
+                sent = compressor.decompress(pending.payload, pending.ctx)
+                slot["m"].masked_fill_(sent.view_as(slot["m"]) != 0, 0.0)
 
     def abort(self, pending: Pending) -> None:
         assert isinstance(pending, DgcPending) and pending.used is not None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import starmap
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ __all__ = [
     "randomk_add",
     "randomk_encode",
     "sparse_add",
+    "sparse_combine_",
     "sparse_zero_",
     "square_sum",
     "threshold_encode",
@@ -119,38 +121,44 @@ def _check_sampling(sampling: reference.Sampling, n: int) -> None:
 
 
 def dgc_step_(
-    m: Tensor,
-    v: Tensor,
-    g: Tensor,
+    ms: Sequence[Tensor],
+    vs: Sequence[Tensor],
+    gs: Sequence[Tensor],
     mu: float,
     nesterov: bool,
-    scale: float,
-    k: int,
-    sampling: reference.Sampling,
-    values: Tensor,
-    index: Tensor,
-    count: Tensor,
-) -> bool:
-    """Momentum correction, selection and the check for NaN and infinity (False where `g` holds one) in one pass."""
-    wide = native_dtype(v)
-    if wide is None:
-        return reference.dgc_step_(m, v, g, mu, nesterov, scale, k, sampling, values, index, count)
-    n, dtype = v.numel(), v.dtype
-    at = address(m, dtype, n), address(v, dtype, n), address(g, dtype, n)
-    out = (*_sized(values, index, n, k), address(count, torch.int32, 1))
-    _check_sampling(sampling, n)
-    return _native.dgc_step(wide, *at, mu, nesterov, scale, n, k, *sampling, *out, threads())
+    scales: Sequence[float],
+    samplings: Sequence[reference.Sampling],
+    payloads: Sequence[Sequence[Tensor]],
+) -> Iterator[bool]:
+    """Momentum correction, selection and the check for NaN and infinity (False where `g` holds one) in one pass.
+
+    One tensor at every `next`; what can be done beforehand is, because a pass leaves nothing of Python in the cache.
+    """
+    wides, calls, width = [native_dtype(v) for v in vs], [], threads()
+    if None in wides:
+        return reference.dgc_step_(ms, vs, gs, mu, nesterov, scales, samplings, payloads)
+    for wide, m, v, g, scale, sampling, payload in zip(wides, ms, vs, gs, scales, samplings, payloads):
+        values, index, count = payload
+        n, k, dtype = v.numel(), values.numel(), v.dtype
+        at = address(m, dtype, n), address(v, dtype, n), address(g, dtype, n)
+        out = (*_sized(values, index, n, k), address(count, torch.int32, 1))
+        _check_sampling(sampling, n)
+        calls.append((wide, *at, mu, nesterov, scale, n, k, *sampling, *out, width))
+    return starmap(_native.dgc_step, calls)
 
 
-def dgc_commit_(v: Tensor, m: Tensor | None, values: Tensor, index: Tensor, count: int) -> None:
-    """Take what was sent out of `v`, and zero its momentum unless `m` is None; one decoding of the indices."""
-    wide = native_dtype(v)
-    if wide is None:
-        return reference.dgc_commit_(v, m, values, index, count)
-    d, k = v.numel(), values.numel()
-    code, data = _announced(values, index, d, k, count)
-    at = address(v, v.dtype, d), 0 if m is None else address(m, v.dtype, d)
-    _check(_native.dgc_commit(wide, *at, d, data, _KIND[values.dtype], k, count, code, threads()))
+def dgc_commit_(vs: Sequence[Tensor], ms: Sequence[Tensor] | None, sent: Sequence[reference.Sent]) -> None:
+    """Take what was sent out of each `v`, and zero its momentum unless `ms` is None; one decoding of the indices."""
+    wides, calls, width = [native_dtype(v) for v in vs], [], threads()
+    if None in wides:
+        return reference.dgc_commit_(vs, ms, sent)
+    for place, (wide, v, (values, index, count)) in enumerate(zip(wides, vs, sent)):
+        d, k = v.numel(), values.numel()
+        code, data = _announced(values, index, d, k, count)
+        m = 0 if ms is None else address(ms[place], v.dtype, d)
+        calls.append((wide, address(v, v.dtype, d), m, d, data, _KIND[values.dtype], k, count, code, width))
+    for fault in list(starmap(_native.dgc_commit, calls)):
+        _check(fault)
 
 
 def _announced(values: Tensor, index: Tensor, d: int, k: int, count: int) -> tuple[int, int]:
@@ -172,6 +180,28 @@ def sparse_add(
     code, data = _announced(values, index, d, k, count)
     target = address(out, out.dtype, d)
     _check(_native.sparse_add(wide, target, d, data, _KIND[values.dtype], k, count, code, alpha, threads()))
+
+
+def sparse_combine_(outs: Sequence[Tensor], sent: Sequence[Sequence[reference.Sent]], alpha: float) -> None:
+    """Overwrite each of `outs` with alpha times the sum of what all ranks sent for it."""
+    wides, clears, adds, width = [native_dtype(out) for out in outs], [], [], threads()
+    if None in wides:
+        return reference.sparse_combine_(outs, sent, alpha)
+    for wide, out, of_ranks in zip(wides, outs, sent):
+        d = out.numel()
+        target, calls = address(out, out.dtype, d), []
+        for values, index, count in of_ranks:
+            k = values.numel()
+            code, data = _announced(values, index, d, k, count)
+            calls.append((wide, target, d, data, _KIND[values.dtype], k, count, code, alpha, width))
+        clears.append((target, out.nbytes, width))
+        adds.append(calls)
+    faults: list[int] = []
+    for clear, calls in zip(clears, adds):
+        _native.clear(*clear)
+        faults.extend(starmap(_native.sparse_add, calls))
+    for fault in faults:
+        _check(fault)
 
 
 def sparse_zero_(out: Tensor, index: Tensor, k: int, count: int | None = None) -> None:

@@ -6,7 +6,8 @@ and a NaN sorts above all else instead of disappearing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -32,11 +33,16 @@ __all__ = [
     "randomk_encode",
     "randomk_indices",
     "sparse_add",
+    "sparse_combine_",
     "sparse_zero_",
     "square_sum",
     "threshold_encode",
     "topk_encode",
 ]
+
+
+Sent = tuple[Tensor, Tensor, int]
+"""The values of a payload, its coded indices, and how many of them count."""
 
 
 class Sampling(NamedTuple):
@@ -134,6 +140,24 @@ def sparse_add(
     if bool((values[count:] != 0).any()):
         raise broken(f"values behind the {count} announced ones are not zero")
     out[chosen] += values[:count].to(out.dtype) * alpha
+
+
+def sparse_combine_(outs: Sequence[Tensor], sent: Sequence[Sequence[Sent]], alpha: float) -> None:
+    """Overwrite each of `outs` with alpha times the sum of what all ranks sent for it."""
+    combine_with(sparse_add, outs, sent, alpha)
+
+
+def combine_with(
+    add: Callable[[Tensor, Tensor, Tensor, float, int], None],
+    outs: Sequence[Tensor],
+    sent: Sequence[Sequence[Sent]],
+    alpha: float,
+) -> None:
+    """`sparse_combine_` with a backend's own `sparse_add`."""
+    for out, of_ranks in zip(outs, sent):
+        clear_(out)
+        for values, index, count in of_ranks:
+            add(out, values, index, alpha, count)
 
 
 def clear_(out: Tensor) -> None:
@@ -246,39 +270,51 @@ def dgc_undo_(m: Tensor, v: Tensor, g: Tensor, mu: float, nesterov: bool, scale:
 
 
 def dgc_step_(
+    ms: Sequence[Tensor],
+    vs: Sequence[Tensor],
+    gs: Sequence[Tensor],
+    mu: float,
+    nesterov: bool,
+    scales: Sequence[float],
+    samplings: Sequence[Sampling],
+    payloads: Sequence[Sequence[Tensor]],
+) -> Iterator[bool]:
+    """`dgc_correct_`, and `dgc_encode` of the new `v`, which stays whole until `dgc_commit_`; one tensor at every `next`.
+
+    False if a `g` is not finite: `m` and `v` are then what they were, to rounding, and the payload is of no use.
+    """
+    return map(partial(_dgc_step_, mu, nesterov), ms, vs, gs, scales, samplings, payloads)
+
+
+def _dgc_step_(
+    mu: float,
+    nesterov: bool,
     m: Tensor,
     v: Tensor,
     g: Tensor,
-    mu: float,
-    nesterov: bool,
     scale: float,
-    k: int,
     sampling: Sampling,
-    values: Tensor,
-    index: Tensor,
-    count: Tensor,
+    payload: Sequence[Tensor],
 ) -> bool:
-    """`dgc_correct_`, and `dgc_encode` of the new `v`, which stays whole until `dgc_commit_`.
-
-    False if `g` is not finite: `m` and `v` are then what they were, to rounding, and the payload is of no use.
-    """
     if not all_finite(g):
         return False
     m, v, g = m.view(-1), v.view(-1), g.view(-1)
     dgc_correct_(m, v, g, mu, nesterov, scale)
     try:
-        dgc_encode(v, None, 1.0, 1.0, False, k, sampling, values, index, count)
+        values, index, count = payload
+        dgc_encode(v, None, 1.0, 1.0, False, values.numel(), sampling, values, index, count)
     except BaseException:
         dgc_undo_(m, v, g, mu, nesterov, scale)
         raise
     return True
 
 
-def dgc_commit_(v: Tensor, m: Tensor | None, values: Tensor, index: Tensor, count: int) -> None:
-    """Take what was sent out of `v`, and zero its momentum (masking, Lin 2018, section 3.2) unless `m` is None."""
-    sparse_add(v.view(-1), values, index, -1.0, count)
-    if m is not None:
-        sparse_zero_(m.view(-1), index, values.numel(), count)
+def dgc_commit_(vs: Sequence[Tensor], ms: Sequence[Tensor] | None, sent: Sequence[Sent]) -> None:
+    """Take what was sent out of each `v`, and zero its momentum (masking, Lin 2018, section 3.2) unless `ms` is None."""
+    for place, (v, (values, index, count)) in enumerate(zip(vs, sent)):
+        sparse_add(v.view(-1), values, index, -1.0, count)
+        if ms is not None:
+            sparse_zero_(ms[place].view(-1), index, values.numel(), count)
 
 
 def dgc_dense_(means: Sequence[Tensor], momenta: Sequence[Tensor], mu: float, nesterov: bool) -> list[bool]:

@@ -5,6 +5,8 @@ Indices are coded and decoded by the reference, which works on the few elements 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -15,7 +17,14 @@ from .basic import axpby_
 from .launch import TILE, beside, halves, run, scalars, serves, source, tiles
 from .programs import sparse as programs
 
-__all__ = ["randomk_add", "randomk_encode", "sparse_add", "threshold_encode", "topk_encode"]
+__all__ = [
+    "randomk_add",
+    "randomk_encode",
+    "sparse_add",
+    "sparse_combine_",
+    "threshold_encode",
+    "topk_encode",
+]
 
 _KEYS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
@@ -156,3 +165,8 @@ def randomk_add(out: Tensor, values: Tensor, word: int, alpha: float = 1.0) -> N
         return reference.randomk_add(out, values, word, alpha)
     beside(out, values)
     run(programs.randomk_add, tiles(k), out, out, values, *halves(word), *scalars(alpha), n, k, TILE=TILE)
+
+
+def sparse_combine_(outs: Sequence[Tensor], sent: Sequence[Sequence[reference.Sent]], alpha: float) -> None:
+    """Overwrite each of `outs` with alpha times the sum of what all ranks sent for it."""
+    reference.combine_with(sparse_add, outs, sent, alpha)
