@@ -87,7 +87,7 @@ def bits(x: torch.Tensor) -> torch.Tensor:
 def outcome(
     kernels: str, name: str, x: Any, g: Any, beta: float, gamma: float, ef: bool, offset: int
 ) -> list[Any]:
-    """Payload, what became of x, and what decoding adds, under one backend."""
+    """Payload, what became of x, what decoding adds, and the average of two, under one backend."""
     grace_dl.kernels.forced = kernels
     compressor = METHODS[name]
     n, key = x.numel(), Key("layer.weight", seed=7, step=3)
@@ -106,8 +106,11 @@ def outcome(
         payload, _ = compressor.encode(mine, key)
     assert g is None or torch.equal(bits(gradient), bits(g))
     added = torch.empty(n + offset, dtype=x.dtype)[offset:].copy_(torch.linspace(-1, 1, n, dtype=x.dtype))
-    compressor.accumulate_(added, payload, compressor.encode(x[:0], key)[1])
-    return [*payload, mine, added]
+    ctx = compressor.encode(x[:0], key)[1]
+    compressor.accumulate_(added, payload, ctx)
+    combined = torch.ones_like(added)
+    compressor.combine_(combined, [payload, payload], ctx)
+    return [*payload, mine, added, combined]
 
 
 def same(name: str, x: torch.Tensor, g: Any = None, beta=1.0, gamma=1.0, ef=True, offset=0) -> None:
@@ -200,7 +203,6 @@ def broken() -> None:
     refuses(PayloadError, K.sparse_add, out, values, index)
     refuses(PayloadError, K.sparse_add, out, values, index * 0)
     refuses(PayloadError, K.sparse_add, out, values, index[:-1])
-    refuses(PayloadError, K.sparse_combine_, [out], [[(values, index, 15)]], 1.0)
     refuses(UnsupportedError, K.sign_encode, out, out[1:].clone(), 1.0, 1.0, False, 0, signs, one)
     refuses(UnsupportedError, K.sign_encode, out, out.double(), 1.0, 1.0, False, 0, signs, one)
     refuses(UnsupportedError, K.sign_encode, torch.randn(2 * n)[::2], None, 1.0, 1.0, False, 0, signs, one)

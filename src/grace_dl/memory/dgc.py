@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 from torch import Tensor
@@ -117,52 +118,51 @@ class DgcMemory(Memory):
         if fused is None or not all(grad.numel() for grad, _, _ in pieces):
             return super().begin_all(pieces, compressor)
         results: list[Pending | Exception] = []
-        ready: list[tuple[int, Tensor, float]] = []
-        for place, (grad, key, _) in enumerate(pieces):
-            results.append(NotFinite())
+        for grad, key, _ in pieces:
             try:
-                ready.append((place, *self._prepare(grad, key.name)))
+                used, scale = self._prepare(grad, key.name)
+                results.append(DgcPending(key, compressor, grad, [], None, None, used, scale))
             except Exception as error:
-                results[place] = error
-        if not ready:
+                results.append(error)
+        places = [place for place, result in enumerate(results) if isinstance(result, DgcPending)]
+        pendings = [result for result in results if isinstance(result, DgcPending)]
+        if not pendings:
             return results
-        keys = [pieces[place][1] for place, _, _ in ready]
-        states = [(self.state[key.name]["m"], self.state[key.name]["v"]) for key in keys]
-        used, scales = [used for _, used, _ in ready], [scale for _, _, scale in ready]
-        outs = [pieces[place][2] for place, _, _ in ready]
         try:
-            encoded, steps = fused(states, used, keys, self.momentum, self.nesterov, scales, outs)
+            encoded, steps = fused(
+                [(self.state[p.key.name]["m"], self.state[p.key.name]["v"]) for p in pendings],
+                [p.used for p in pendings],
+                [p.key for p in pendings],
+                self.momentum,
+                self.nesterov,
+                [p.scale for p in pendings],
+                [pieces[place][2] for place in places],
+            )
         except Exception as error:
-            for place, _, _ in ready:
-                results[place] = error
-            return results
-        done = self._run(steps, keys, used, scales)
-        for place, key, good, grad, scale, (payload, ctx) in zip(
-            (place for place, _, _ in ready), keys, done, used, scales, encoded
+            encoded, steps = [([], None)] * len(places), repeat(error)
+        for place, pending, done, (payload, ctx) in zip(
+            places, pendings, self._run(steps, pendings), encoded
         ):
-            if isinstance(good, Exception):
-                results[place] = good
-            elif good:
-                results[place] = DgcPending(
-                    key, compressor, pieces[place][0], payload, ctx, None, grad, scale
-                )
+            pending.payload, pending.ctx = payload, ctx
+            if done is not True:
+                results[place] = done or NotFinite()
         return results
 
     def _run(
-        self, steps: Iterator[bool], keys: Sequence[Key], used: Sequence[Tensor], scales: Sequence[float]
+        self, steps: Iterator[bool | Exception], pendings: Sequence[DgcPending]
     ) -> list[bool | Exception]:
         """Take all steps, with nothing else in between: the pass over a tensor leaves nothing of Python in the cache."""
         done: list[bool | Exception] = []
         try:
-            while len(done) < len(keys):
+            while len(done) < len(pendings):
                 try:
                     done.append(next(steps))
                 except Exception as error:
                     done.append(error)
         except BaseException:
-            for key, grad, scale, good in zip(keys, used, scales, done):
+            for pending, good in zip(pendings, done):
                 if good is True:
-                    self._undo(key.name, grad, scale)
+                    self.abort(pending)
             raise
         return done
 
