@@ -66,6 +66,9 @@ def test_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert records["none (optimizer)"]["payload_bytes"] == pytest.approx(
         records["none"]["payload_bytes"], rel=0.01
     )
+    # Gradients are given here, so plain DDP takes turns with each row.
+    assert results.over_plain(records["topk"], records["ddp"]) == records["topk"]["over_ddp"] > 0
+    assert results.over_plain(records["ddp"], records["ddp"]) == 1.0
     assert "÷ ddp" in capsys.readouterr().out
 
 

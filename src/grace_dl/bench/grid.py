@@ -7,6 +7,8 @@ from typing import Any
 
 from rich.table import Table
 
+from .results import over_plain
+
 
 def speeds(records: Sequence[dict[str, Any]]) -> str:
     """Samples a second of all workers together, in a line; empty where there are no samples."""
@@ -33,7 +35,7 @@ def grid_table(records: Sequence[dict[str, Any]]) -> Table:
             if record is None:
                 cells.append("–")
                 continue
-            over = f" ({record['over_reference'] / plain['over_reference']:.2f})" if plain else ""
+            over = f" ({over_plain(record, plain):.2f})" if plain else ""
             cells.append(f"{1e3 * record['seconds']:.0f}{over}")
         table.add_row(model, *cells)
     return table

@@ -92,3 +92,10 @@ def load(path: Path) -> dict[str, Any]:
         return dict(content)
     except (ValueError, KeyError, TypeError) as error:
         raise GraceError(f"{path} is no result file of a benchmark: {error!r}.") from error
+
+
+def over_plain(record: dict[str, Any], plain: dict[str, Any]) -> float:
+    """A step's time over that of plain DDP, whose record is `plain`: measured in turns, or by way of the silent step."""
+    if record is not plain and "over_ddp" in record:
+        return float(record["over_ddp"])
+    return float(record["over_reference"] / plain["over_reference"])

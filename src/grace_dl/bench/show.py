@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
+from .results import over_plain
 from .summary import Row
 
 
@@ -80,17 +81,17 @@ def _ms(seconds: float) -> str:
 
 def step_table(records: Sequence[dict[str, Any]], title: str) -> Table:
     """Steps of one setting: what each costs over a step that sends nothing, and where its time goes."""
-    plain = next((r["over_reference"] for r in records if r["label"] == "ddp"), None)
+    plain = next((r for r in records if r["label"] == "ddp"), None)
     table = Table(title=title, title_justify="left")
     for name in ("method", "ms", "÷ silent", "÷ ddp", "compress", "wait", "decode", "sent MB"):
         table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name == "method")
     silent = statistics.median(r["reference_seconds"] for r in records)
-    over = f"{1 / plain:.2f}" if plain else "–"
+    over = f"{1 / plain['over_reference']:.2f}" if plain else "–"
     table.add_row("silent", _ms(silent), "1.00", over, *[""] * 4, style="dim")
     for r in sorted(records, key=lambda r: r["over_reference"]):
         parts = [_ms(r["parts"][k]) for k in ("compress", "wait", "decode")]
         ours = r["params"] is not None
-        over = f"{r['over_reference'] / plain:.2f}" if plain else "–"
+        over = f"{over_plain(r, plain):.2f}" if plain else "–"
         cells = [
             _ms(r["seconds"]),
             f"{r['over_reference']:.2f}",

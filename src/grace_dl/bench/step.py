@@ -1,7 +1,8 @@
 """What a training step costs with and without compression, part by part.
 
 Every candidate takes turns, step by step, with the same model under a hook that sends nothing, so that a busy moment
-of the machine hits both: the figure is the ratio of their medians. Plain DDP and PyTorch's own hooks are candidates too.
+of the machine hits both: the figure is the ratio of their medians. Plain DDP and PyTorch's own hooks are candidates too;
+where gradients are given and steps are short, plain DDP takes turns with every candidate as well.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -137,6 +138,10 @@ def worker(
 
     emit(("step", REFERENCE))
     warm_up(reference, REFERENCE)
+    beside = [reference]
+    if workload.given:
+        beside.append(Trainee(workload, Candidate(BASELINES[0])))
+        warm_up(beside[1], BASELINES[0])
     records = []
     for candidate in (Candidate(*fields) for fields in candidates):
         label = candidate.label
@@ -144,14 +149,15 @@ def worker(
         trainee = Trainee(workload, candidate)
         start = time.perf_counter()
         warm_up(trainee, label)
-        reference.times.clear()
+        for other in beside:
+            other.times.clear()
         turns = _agreed(max(3, min(rounds, int(WARM_UP * budget / (time.perf_counter() - start)))))
         before = trainee.stats()
         for count in range(turns):
-            reference.step(batch, keep=True)
-            trainee.step(batch, keep=True)
+            for each in (*beside, trainee):
+                each.step(batch, keep=True)
             emit(("step", f"{label}, {count + 1} of {turns}"))
-        records.append(_record(candidate, trainee, reference, before, turns))
+        records.append(_record(candidate, trainee, beside, before, turns))
         emit(("record", records[-1]))
         del trainee
         gc.collect()
@@ -175,12 +181,11 @@ def _agreed(number: int) -> int:
 def _record(
     candidate: Candidate,
     trainee: Trainee,
-    reference: Trainee,
+    beside: Sequence[Trainee],
     before: Stats,
     rounds: int,
 ) -> dict[str, Any]:
-    seconds = statistics.median(sum(t) for t in trainee.times)
-    silent = statistics.median(sum(t) for t in reference.times)
+    seconds, silent, *plain = (statistics.median(sum(t) for t in one.times) for one in (trainee, *beside))
     forward, backward, update = (statistics.fmean(part) for part in zip(*trainee.times))
     after = trainee.stats()
     parts = {name: (after.seconds[name] - before.seconds[name]) / rounds for name in after.seconds}
@@ -190,6 +195,7 @@ def _record(
         "seconds": seconds,
         "reference_seconds": silent,
         "over_reference": seconds / silent,
+        **({"over_ddp": seconds / plain[0]} if plain else {}),
         "parts": {"forward": forward, "backward": backward - sum(parts.values()), **parts, "update": update},
         "payload_bytes": (after.payload_bytes - before.payload_bytes) / rounds,
         "leaving_bytes": (after.leaving_bytes - before.leaving_bytes) / rounds,

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..bench.results import over_plain
 from ..words import UNLIMITED, escape, link, milliseconds, number, size
 from . import charts
 from .breakeven import break_even
@@ -96,8 +97,8 @@ def _brief(
         if plain is None:
             row += ["–", "–"]
         else:
-            gain = plain["over_reference"] / best["over_reference"]
-            slower = [r["label"] for r in others if r["over_reference"] > plain["over_reference"]]
+            gain = 1 / over_plain(best, plain)
+            slower = [r["label"] for r in others if over_plain(r, plain) > 1]
             words = f"▼ {len(slower)} of {len(others)}: {_some(slower)}" if slower else "no method"
             row += [_gain(gain), Cell(words, float(len(slower)), "bad" if slower else "")]
         rows.append(row)
@@ -190,7 +191,7 @@ def _speed_up(
     def gain(label: str, place: float) -> tuple[float, str] | None:
         if label == PLAIN or (PLAIN, place) not in found:
             return None
-        times = found[PLAIN, place]["over_reference"] / found[label, place]["over_reference"]
+        times = 1 / over_plain(found[label, place], found[PLAIN, place])
         faster = f"{number(times)} × as fast as plain DDP"
         return times, faster if times >= 1 else f"{number(1 / times)} × slower than plain DDP"
 
@@ -276,7 +277,7 @@ def _all(found: dict[tuple[str, float], Record], ranked: Sequence[str], places: 
                 Cell(link(r), p),
                 Cell(number(1e3 * r["seconds"]), r["seconds"]),
                 Cell(number(r["over_reference"]), r["over_reference"]),
-                Cell("–") if plain is None else _gain(plain["over_reference"] / r["over_reference"]),
+                Cell("–") if plain is None else _gain(1 / over_plain(r, plain)),
             ]
             for part in ("compress", "wait", "decode"):
                 value = r["parts"].get(part, 0.0)
