@@ -22,11 +22,17 @@ void bind_dense(nb::module_& m) {
             GRACE_CALL(axpby, at<T>(x), at<const T>(g), T(beta), T(gamma), n, threads);
         });
     });
-    m.def("quotient", [](bool wide, nb::list outs, nb::list xs, nb::list ns, double divisor, int threads) {
-        for_each_pair(ns, outs, xs, [=](size_t n, address out, address x) {
-            if (wide) GRACE_CALL(quotient, at<double>(out), at<const double>(x), divisor, n, threads);
-            else GRACE_CALL(quotient, at<float>(out), at<const float>(x), float(divisor), n, threads);
-            return true;
+    m.def("average", [](bool wide, nb::list outs, nb::list parts, nb::list ns, double divisor, int threads) {
+        const auto to = numbers(outs), lengths = numbers(ns);
+        std::vector<std::vector<size_t>> from;
+        for (auto of_rank : parts) from.push_back(numbers(nb::cast<nb::list>(of_rank)));
+        typed(wide, [&](auto zero) {
+            using T = decltype(zero);
+            std::vector<const T*> mine(from.size());
+            for (size_t i = 0; i < to.size(); ++i) {
+                for (size_t r = 0; r < from.size(); ++r) mine[r] = at<const T>(from[r][i]);
+                GRACE_CALL(average, at<T>(to[i]), mine.data(), mine.size(), T(divisor), lengths[i], threads);
+            }
         });
     });
 

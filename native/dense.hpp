@@ -17,7 +17,8 @@ using u64 = std::uint64_t;
 
 #define GRACE_DECLARE_DENSE(T)                                                                                        \
     GRACE_DECLARE(void, axpby, T* x, const T* g, T beta, T gamma, std::size_t n, int threads)                         \
-    GRACE_DECLARE(void, quotient, T* out, const T* x, T divisor, std::size_t n, int threads)                          \
+    GRACE_DECLARE(void, average, T* out, const T* const* parts, std::size_t count, T divisor, std::size_t n,          \
+                  int threads)                                                                                        \
     GRACE_DECLARE(void, cast_encode, const Source<T>& s, bool brain, T scale, T unscale, T limit, u16* out,           \
                   int threads)                                                                                        \
     GRACE_DECLARE(void, cast_add, T* out, const u16* payload, bool brain, std::size_t n, int threads)                 \

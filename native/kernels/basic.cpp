@@ -33,10 +33,19 @@ bool finite_(const U* x, U* copy, std::size_t n, U mask, int threads) {
 }
 
 template <class T>
-void quotient_(T* out, const T* x, T divisor, std::size_t n, int threads) {
+void average_(T* out, const T* const* parts, std::size_t count, T divisor, std::size_t n, int threads) {
     const bool past = n * sizeof(T) >= streamed_above;
     parallel(n, grain, threads, [=](std::size_t begin, std::size_t end) {
-        write(out, begin, end, past, [x, divisor](std::size_t i) { return x[i] / divisor; });
+        const T *first = parts[0], *second = parts[count > 1];
+        if (count == 1) return write(out, begin, end, past, [=](std::size_t i) { return first[i] / divisor; });
+        T sums[tile];
+        for (std::size_t i = begin; i < end; i += tile) {
+            const std::size_t m = end - i < tile ? end - i : tile;
+            for (std::size_t j = 0; j < m; ++j) sums[j] = first[i + j] + second[i + j];
+            for (std::size_t r = 2; r < count; ++r)
+                for (std::size_t j = 0; j < m; ++j) sums[j] += parts[r][i + j];
+            for (std::size_t j = 0; j < m; ++j) out[i + j] = sums[j] / divisor;
+        }
     });
 }
 
@@ -49,11 +58,11 @@ void axpby(double* x, const double* g, double beta, double gamma, std::size_t n,
     axpby_(x, g, beta, gamma, n, threads);
 }
 
-void quotient(float* out, const float* x, float divisor, std::size_t n, int threads) {
-    quotient_(out, x, divisor, n, threads);
+void average(float* out, const float* const* parts, std::size_t count, float divisor, std::size_t n, int threads) {
+    average_(out, parts, count, divisor, n, threads);
 }
-void quotient(double* out, const double* x, double divisor, std::size_t n, int threads) {
-    quotient_(out, x, divisor, n, threads);
+void average(double* out, const double* const* parts, std::size_t count, double divisor, std::size_t n, int threads) {
+    average_(out, parts, count, divisor, n, threads);
 }
 
 bool all_finite(const void* x, void* copy, std::size_t n, int size, std::uint64_t mask, int threads) {

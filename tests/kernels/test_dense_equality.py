@@ -224,7 +224,7 @@ def test_all_finite(dtype, isa):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("n", [0, 1, 1023, 70_003, 600_001])
 @pytest.mark.parametrize("offset", [0, 1, 3])
-def test_copies_and_quotients(dtype, n, offset):
+def test_copies_and_averages(dtype, n, offset):
     """Small ones in the cache, large ones past it; wherever they begin, nothing beside them is touched."""
     x = torch.randn(n).to(dtype)
     room = torch.full((n + 20,), 7.0, dtype=dtype)
@@ -233,9 +233,14 @@ def test_copies_and_quotients(dtype, n, offset):
     assert K.copy_finite_(*pair) == R.copy_finite_([out.clone(), pair[0][1]], pair[1]) == [True, True]
     assert (pair[0][1] == 1).all()
     assert torch.equal(out, x)
-    K.quotient_(*pair, 3.0)
+    K.average_(pair[0], pair[1:], 3.0)
     assert torch.equal(out, x / 3.0)
     assert torch.equal(pair[0][1], pair[1][1] / 3.0)
+    ranks = [pair[1], [-2 * x, pair[1][1]], [0.3 * x, pair[1][1]]]
+    expected = [out.clone(), pair[0][1].clone()]
+    K.average_(pair[0], ranks, 3.0)
+    R.average_(expected, ranks, 3.0)
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(pair[0], expected))
     assert (room[:offset] == 7).all()
     assert (room[offset + n :] == 7).all()
     if n:

@@ -47,7 +47,8 @@ class Allgather(Communicator):
                 flags, payloads = yield from self._varying_round(bucket, plan, ledger)
             else:
                 flags, payloads = yield from self._fixed_round(bucket, plan, ledger)
-            verdict = [_joint(flags, place) for place in range(len(bucket.segments))]
+            # The flag of a segment over all ranks: the worst.
+            verdict = [max(of_ranks) for of_ranks in zip(*flags)]
             commit = yield Verdict(
                 NONFINITE not in verdict and FAILED not in verdict, ledger.errors or _first_failure(flags)
             )
@@ -155,11 +156,6 @@ class Allgather(Communicator):
                     raise PayloadError(
                         f"rank {rank} sent something else than {segment.flat.numel()} {bucket.dtype} for {segment.name!r}."
                     )
-
-
-def _joint(flags: list[list[int]], place: int) -> int:
-    """The flag of a segment over all ranks: the worst."""
-    return max(of_rank[place] for of_rank in flags)
 
 
 def _first_failure(flags: list[list[int]]) -> list[Exception]:

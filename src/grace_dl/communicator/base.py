@@ -326,14 +326,8 @@ class Communicator(Kept):
         if not places:
             return
         segments = [bucket.segments[place] for place in places]
-        outs, size = [_flat_output(segment) for segment in segments], float(self.transport.size)
-        if len(parts) == 1:
-            kernels.of(outs[0]).quotient_(outs, parts[0], size)
-        else:
-            torch._foreach_copy_(outs, list(parts[0]))
-            for others in parts[1:]:
-                torch._foreach_add_(outs, list(others))
-            torch._foreach_div_(outs, size)
+        outs = [_flat_output(segment) for segment in segments]
+        kernels.of(outs[0]).average_(outs, parts, float(self.transport.size))
         if commit:
             self.memory.after_dense_(outs, [segment.name for segment in segments])
         for segment, out in zip(segments, outs):

@@ -11,7 +11,7 @@ from ... import _native
 from ..reference import basic as reference
 from .pointer import address, native_dtype, pairs, threads
 
-__all__ = ["all_finite", "axpby_", "copy_finite_", "quotient_"]
+__all__ = ["all_finite", "average_", "axpby_", "copy_finite_"]
 
 _EXPONENT = {
     torch.float16: (2, 0x7C00),
@@ -37,12 +37,14 @@ def copy_finite_(outs: Sequence[Tensor], xs: Sequence[Tensor]) -> list[bool]:
     return _native.copy_finite(*at, *kind, threads())
 
 
-def quotient_(outs: Sequence[Tensor], xs: Sequence[Tensor], divisor: float) -> None:
-    """out = x / divisor for each pair."""
-    wide, at = native_dtype(outs[0]), pairs(outs, xs)
-    if wide is None or at is None:
-        return reference.quotient_(outs, xs, divisor)
-    _native.quotient(wide, *at, divisor, threads())
+def average_(outs: Sequence[Tensor], parts: Sequence[Sequence[Tensor]], divisor: float) -> None:
+    """Each of `outs` = the sum of its part of every rank, in their order, over `divisor`."""
+    wide, at = native_dtype(outs[0]), [pairs(outs, of_rank) for of_rank in parts]
+    found = [one for one in at if one is not None]
+    if wide is None or len(found) < len(parts):
+        return reference.average_(outs, parts, divisor)
+    targets, _, sizes = found[0]
+    _native.average(wide, targets, [sources for _, sources, _ in found], sizes, divisor, threads())
 
 
 def axpby_(x: Tensor, g: Tensor, beta: float, gamma: float) -> Tensor:

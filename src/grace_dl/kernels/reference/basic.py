@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["all_finite", "axpby_", "compensated", "copy_finite_", "quotient_", "safe"]
+__all__ = ["all_finite", "average_", "axpby_", "compensated", "copy_finite_", "safe"]
 
 
 def all_finite(x: Tensor) -> bool:
@@ -22,10 +22,13 @@ def copy_finite_(outs: Sequence[Tensor], xs: Sequence[Tensor]) -> list[bool]:
     return [all_finite(x) for x in xs]
 
 
-def quotient_(outs: Sequence[Tensor], xs: Sequence[Tensor], divisor: float) -> None:
-    """out = x / divisor for each pair, in the precision of `out`."""
-    for out, x in zip(outs, xs):
-        out.copy_(x).div_(divisor)
+def average_(outs: Sequence[Tensor], parts: Sequence[Sequence[Tensor]], divisor: float) -> None:
+    """Each of `outs` = the sum of its part of every rank, in their order, over `divisor`, in the precision of `outs`."""
+    sums = list(outs)
+    torch._foreach_copy_(sums, list(parts[0]))
+    for others in parts[1:]:
+        torch._foreach_add_(sums, list(others))
+    torch._foreach_div_(sums, divisor)
 
 
 def axpby_(x: Tensor, g: Tensor, beta: float, gamma: float) -> Tensor:
