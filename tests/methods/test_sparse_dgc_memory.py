@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import signal
 
 import pytest
 import torch
 
+from grace_dl.communicator.ledger import Ledger
 from grace_dl.compressor.dgc import DgcCompressor
 from grace_dl.compressor.topk import TopKCompressor
 from grace_dl.errors import ConfigError
@@ -206,6 +208,65 @@ def test_a_bucket_that_is_interrupted_leaves_the_state():
                 raise KeyboardInterrupt
 
             return encoded, until_the_second()
+
+    memory, _, grads = warm()
+    before = memory.state_dict()
+    with pytest.raises(KeyboardInterrupt):
+        memory.begin_all(grads, Interrupted(0.1))
+    assert_state(memory, before)
+
+
+def test_an_interrupt_in_the_midst_of_a_pass_leaves_the_state():
+    """Wherever it comes: what was taken by then is taken back."""
+    memory, compressor = DgcMemory(), DgcCompressor(0.001)
+    grads = [(torch.ones(1000, 1000), Key(str(number)), None) for number in range(12)]
+    memory.commit_all(memory.begin_all(grads, compressor))
+    before = memory.state_dict()
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    standing, interrupted = signal.signal(signal.SIGALRM, interrupt), 0
+    try:
+        for delay in (0.001, 0.004, 0.01):
+            results = []
+            try:
+                signal.setitimer(signal.ITIMER_REAL, delay)
+                results = memory.begin_all(grads, compressor)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupted += 1
+            memory.abort_all(results)
+    finally:
+        signal.signal(signal.SIGALRM, standing)
+    assert interrupted
+    assert_state(memory, before)
+
+
+def test_an_interrupt_while_a_bucket_is_entered_leaves_the_state(monkeypatch):
+    memory, compressor, grads = warm()
+    before = memory.state_dict()
+    ledger = Ledger()
+    enter = ledger._enter
+
+    def up_to_the_second(place, *arguments):
+        if place == 1:
+            raise KeyboardInterrupt
+        return enter(place, *arguments)
+
+    monkeypatch.setattr(ledger, "_enter", up_to_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        ledger.begin_all([0, 1, 2], memory, compressor, grads, [True] * 3)
+    ledger.abort()
+    assert_state(memory, before)
+
+
+def test_an_interrupt_with_another_compressor_leaves_the_state():
+    class Interrupted(TopKCompressor):
+        def encode(self, tensor, key, out=None):
+            if key.name == "b":
+                raise KeyboardInterrupt
+            return super().encode(tensor, key, out)
 
     memory, _, grads = warm()
     before = memory.state_dict()

@@ -31,6 +31,9 @@ BASELINES = ("ddp", "ddp fp16 hook")
 WARM_UP = 2
 """Steps before measuring: DDP settles its buckets in them."""
 
+SHORT = 1.0
+"""Seconds a step of plain DDP may take for it to take turns with every candidate."""
+
 THROUGH = ("ddp", "optimizer")
 """The two doors of `attach`: a DDP model, whose buckets gradients are copied into, or an optimizer, whose gradients stay
 where backward put them."""
@@ -140,8 +143,10 @@ def worker(
     warm_up(reference, REFERENCE)
     beside = [reference]
     if workload.given:
-        beside.append(Trainee(workload, Candidate(BASELINES[0])))
-        warm_up(beside[1], BASELINES[0])
+        plain, start = Trainee(workload, Candidate(BASELINES[0])), time.perf_counter()
+        warm_up(plain, BASELINES[0])
+        if _agreed(int(time.perf_counter() - start < WARM_UP * SHORT)):
+            beside.append(plain)
     records = []
     for candidate in (Candidate(*fields) for fields in candidates):
         label = candidate.label

@@ -280,7 +280,8 @@ class Communicator(Kept):
         begun = ledger.begin_all(plan.coded, self.memory, self.compressor, pieces, used)
         for place, flag in zip(plan.coded, begun):
             flags[place] = flag
-        self._dense_in(bucket, plan, [slot[0] for slot in map(slots.__getitem__, plan.dense) if slot], flags)
+        raw = [slots[place] for place in plan.dense]
+        self._dense_in(bucket, plan, [slot[0] for slot in raw if slot is not None], flags)
         return flags
 
     def _dense_in(self, bucket: Bucket, plan: Plan, slots: Sequence[Tensor], flags: list[int]) -> None:
@@ -296,7 +297,7 @@ class Communicator(Kept):
             owed = [self._carried.get(segment.name) for segment in segments]
             inputs = [x if o is None else working(x) + o.view(-1) for x, o in zip(inputs, owed)]
         finite = kernels.of(slots[0]).copy_finite_(slots, inputs)
-        for place, segment, slot, good in zip(plan.dense, segments, slots, finite):
+        for place, segment, slot, good in zip(plan.dense, segments, slots, finite, strict=True):
             flags[place] = (USED if segment.used else UNUSED) if good else NONFINITE
             if not good:
                 slot.zero_()

@@ -57,10 +57,15 @@ class Ledger:
                 for place, piece, one in zip(places, pieces, used)
             ]
         results = memory.begin_all(pieces, compressor)
-        return [
-            self._enter(place, memory, compressor, result, out, one)
-            for place, result, (_, _, out), one in zip(places, results, pieces, used)
-        ]
+        flags: list[int] = []
+        try:
+            for place, result, (_, _, out), one in zip(places, results, pieces, used, strict=True):
+                flags.append(self._enter(place, memory, compressor, result, out, one))
+        except BaseException:
+            entered = {id(pending) for pending in self._all.values()}
+            memory.abort_all([result for result in results if id(result) not in entered])
+            raise
+        return flags
 
     def _enter(
         self,

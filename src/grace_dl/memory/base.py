@@ -6,7 +6,7 @@ A step is a transaction: `begin` encodes a gradient (and may already write state
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -69,17 +69,28 @@ class Memory:
         payload, ctx = compressor.encode(x, key, out)
         return Pending(key, compressor, grad, payload, ctx, compensated=x)
 
-    def begin_all(self, pieces: Sequence[Piece], compressor: Compressor) -> Iterable[Pending | Exception]:
+    def begin_all(self, pieces: Sequence[Piece], compressor: Compressor) -> list[Pending | Exception]:
         """`begin` for all pieces of a bucket; in place of one that failed, its error (`NotFinite`, too).
 
         Asked of memories that look for NaN and infinity themselves.
         """
-        for grad, key, out in pieces:
-            try:
-                result: Pending | Exception = self.begin(grad, key, compressor, out)
-            except Exception as error:
-                result = error
-            yield result
+        results: list[Pending | Exception] = []
+        try:
+            for grad, key, out in pieces:
+                try:
+                    results.append(self.begin(grad, key, compressor, out))
+                except Exception as error:
+                    results.append(error)
+        except BaseException:
+            self.abort_all(results)
+            raise
+        return results
+
+    def abort_all(self, results: Sequence[Pending | Exception]) -> None:
+        """`abort` for what `begin_all` began."""
+        for result in results:
+            if isinstance(result, Pending):
+                self.abort(result)
 
     def commit_all(self, pendings: Sequence[Pending]) -> None:
         """`commit` for pieces of a bucket."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Any
 
 from torch import Tensor
@@ -113,7 +112,7 @@ class DgcMemory(Memory):
             raise
         return DgcPending(key, compressor, grad, payload, ctx, None, used, scale)
 
-    def begin_all(self, pieces: Sequence[Piece], compressor: Compressor) -> Iterable[Pending | Exception]:
+    def begin_all(self, pieces: Sequence[Piece], compressor: Compressor) -> list[Pending | Exception]:
         fused = getattr(compressor, "encode_corrected_", None)
         if fused is None or not all(grad.numel() for grad, _, _ in pieces):
             return super().begin_all(pieces, compressor)
@@ -139,32 +138,33 @@ class DgcMemory(Memory):
                 [pieces[place][2] for place in places],
             )
         except Exception as error:
-            encoded, steps = [([], None)] * len(places), repeat(error)
-        for place, pending, done, (payload, ctx) in zip(
-            places, pendings, self._run(steps, pendings), encoded
-        ):
+            encoded, steps = [([], None)] * len(places), iter([error] * len(places))
+        for pending, (payload, ctx) in zip(pendings, encoded, strict=True):
             pending.payload, pending.ctx = payload, ctx
-            if done is not True:
-                results[place] = done or NotFinite()
-        return results
-
-    def _run(
-        self, steps: Iterator[bool | Exception], pendings: Sequence[DgcPending]
-    ) -> list[bool | Exception]:
-        """Take all steps, with nothing else in between: the pass over a tensor leaves nothing of Python in the cache."""
         done: list[bool | Exception] = []
         try:
-            while len(done) < len(pendings):
-                try:
-                    done.append(next(steps))
-                except Exception as error:
-                    done.append(error)
+            self._run(steps, done)
+            for place, good in zip(places, done, strict=True):
+                if good is not True:
+                    results[place] = good or NotFinite()
         except BaseException:
             for pending, good in zip(pendings, done):
                 if good is True:
                     self.abort(pending)
             raise
-        return done
+        return results
+
+    @staticmethod
+    def _run(steps: Iterator[bool | Exception], done: list[bool | Exception]) -> None:
+        """Take all steps, with nothing of Python in between: the pass over a tensor leaves nothing of it in the cache.
+
+        An interrupt comes after the last one, when all is on record.
+        """
+        while True:
+            try:
+                return done.extend(steps)
+            except Exception as error:
+                done.append(error)
 
     def _prepare(self, grad: Tensor, name: str) -> tuple[Tensor, float]:
         """Make room for a parameter's state, and clip; what is accumulated is looked through later, unless clipped."""

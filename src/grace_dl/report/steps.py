@@ -218,8 +218,15 @@ def _others(ranked: Sequence[str], kinds: dict[str, str]) -> str:
 def _break_evens(
     found: dict[tuple[str, float], Record], ranked: Sequence[str], places: Sequence[float]
 ) -> str:
-    def times(label: str) -> dict[float, float]:
-        return {p: found[label, p]["over_reference"] for p in places if (label, p) in found}
+    def over(label: str, baseline: str) -> dict[float, float]:
+        both = {
+            p: (found[label, p], found[baseline, p])
+            for p in places
+            if {(label, p), (baseline, p)} <= found.keys()
+        }
+        if baseline == PLAIN:
+            return {p: over_plain(r, plain) for p, (r, plain) in both.items()}
+        return {p: r["over_reference"] / rival["over_reference"] for p, (r, rival) in both.items()}
 
     rows: list[list[Cell | str]] = []
     for label in ranked:
@@ -227,7 +234,8 @@ def _break_evens(
             continue
         row: list[Cell | str] = [label]
         for baseline in (PLAIN, RIVAL):
-            even = break_even(times(label), times(baseline))
+            ratios = over(label, baseline)
+            even = break_even(ratios, dict.fromkeys(ratios, 1.0))
             never = even is not None and even.bits == 0
             row.append(
                 Cell("–") if even is None else Cell(f"{'▼ ' * never}{even.text}", even.bits, "bad" * never)

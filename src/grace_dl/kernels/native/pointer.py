@@ -42,7 +42,7 @@ def pairs(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> tuple[list[int], list[i
     if any(t.dtype is not dtype or not t.is_cpu or not t.is_contiguous() for t in (*xs, *ys)):
         return None
     sizes = [x.numel() for x in xs]
-    return [x.data_ptr() for x in xs], [address(y, dtype, n) for y, n in zip(ys, sizes)], sizes
+    return [x.data_ptr() for x in xs], [address(y, dtype, n) for y, n in zip(ys, sizes, strict=True)], sizes
 
 
 def part_address(part: Tensor, dtype: torch.dtype, numel: int) -> int:

@@ -132,12 +132,15 @@ def dgc_step_(
 ) -> Iterator[bool]:
     """Momentum correction, selection and the check for NaN and infinity (False where `g` holds one) in one pass.
 
-    One tensor at every `next`; what can be done beforehand is, because a pass leaves nothing of Python in the cache.
+    One tensor at every `next`; what can be done beforehand is, because a pass leaves nothing of Python in the cache. The
+    tensors must live until then.
     """
     wides, calls, width = [native_dtype(v) for v in vs], [], threads()
     if None in wides:
         return reference.dgc_step_(ms, vs, gs, mu, nesterov, scales, samplings, payloads)
-    for wide, m, v, g, scale, sampling, payload in zip(wides, ms, vs, gs, scales, samplings, payloads):
+    for wide, m, v, g, scale, sampling, payload in zip(
+        wides, ms, vs, gs, scales, samplings, payloads, strict=True
+    ):
         values, index, count = payload
         n, k, dtype = v.numel(), values.numel(), v.dtype
         at = address(m, dtype, n), address(v, dtype, n), address(g, dtype, n)
@@ -152,7 +155,7 @@ def dgc_commit_(vs: Sequence[Tensor], ms: Sequence[Tensor] | None, sent: Sequenc
     wides, calls, width = [native_dtype(v) for v in vs], [], threads()
     if None in wides:
         return reference.dgc_commit_(vs, ms, sent)
-    for place, (wide, v, (values, index, count)) in enumerate(zip(wides, vs, sent)):
+    for place, (wide, v, (values, index, count)) in enumerate(zip(wides, vs, sent, strict=True)):
         d, k = v.numel(), values.numel()
         code, data = _announced(values, index, d, k, count)
         m = 0 if ms is None else address(ms[place], v.dtype, d)
@@ -187,7 +190,7 @@ def sparse_combine_(outs: Sequence[Tensor], sent: Sequence[Sequence[reference.Se
     wides, clears, adds, width = [native_dtype(out) for out in outs], [], [], threads()
     if None in wides:
         return reference.sparse_combine_(outs, sent, alpha)
-    for wide, out, of_ranks in zip(wides, outs, sent):
+    for wide, out, of_ranks in zip(wides, outs, sent, strict=True):
         d = out.numel()
         target, calls = address(out, out.dtype, d), []
         for values, index, count in of_ranks:
