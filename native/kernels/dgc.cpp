@@ -192,8 +192,7 @@ typename Bits<T>::type guess(const Correction<T>& c, size_t d, size_t k, size_t&
     if (samples > 16384) samples = 16384;
     const size_t stride = d / samples;
     const double expected = double(samples) * double(k) / double(d);
-    // Neighbours tend to be alike, so that a group may count for one.
-    size_t rank = size_t(expected + 3 * std::sqrt(group * expected)) + 5, ties;
+    size_t rank = size_t(expected + 3 * std::sqrt(expected)) + 5, ties;
     if (rank > samples) rank = samples;
     static thread_local Room room;
     B* keys = room.get<B>(samples);
