@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from grace_dl.errors import ConfigError
+from grace_dl.errors import ConfigError, StateError
 from grace_dl.train.checkpoint import FORMAT, Checkpoints
 from grace_dl.train.log import read
 from grace_dl.train.resume import check_config
@@ -92,6 +92,23 @@ def test_killed_while_it_saves(launch: Any, tmp_path: Path, mine: list[str]) -> 
     compare(whole, resumed, tmp_path / "whole", tmp_path / "killed")
 
 
+def die_saving_on_rank_0(rank: int, size: int, arguments: Any, step: int) -> Any:
+    return run(rank, size, arguments, dies_saving=step if rank == 0 else None)
+
+
+def test_killed_when_one_of_two_ranks_has_saved(launch: Any, tmp_path: Path, mine: list[str]) -> None:
+    """With as few checkpoints as may be kept, one of them is common to ranks that are one apart."""
+    more = {**NETWORK, "model__width": "8", "train__keep": "2"}
+    whole = launch(run, 2, settings(tmp_path / "whole", mine, **more))
+    arguments = settings(tmp_path / "killed", mine, **more)
+    assert not any(death.ok for death in launch.outcomes(die_saving_on_rank_0, 2, arguments, 8))
+    held = [Checkpoints(tmp_path / "killed" / "checkpoints", rank, 2).steps() for rank in (0, 1)]
+    assert held[0] == [4, 6] and held[1] in ([4, 6], [6, 8])
+    resumed = launch(run, 2, arguments)
+    assert "resuming at step 6" in str(resumed[0]["events"])
+    compare(whole, resumed, tmp_path / "whole", tmp_path / "killed")
+
+
 def spoil(rank: int, size: int, arguments: Any, damaged: str, missing: str) -> Any:
     """Resume when rank 1 lacks the newest checkpoint and its next is damaged."""
     if rank == 1:
@@ -125,6 +142,33 @@ def test_all_ranks_go_back_to_the_newest_step_that_all_have(
     for one, two in zip(whole, resumed):
         same(one["state"], two["state"])
     assert timeless(tmp_path / "run") == log
+
+
+def refuse(rank: int, size: int, arguments: Any) -> str:
+    with pytest.raises((ConfigError, StateError)) as error:
+        run(rank, size, arguments)
+    return str(error.value)
+
+
+def test_a_run_that_cannot_go_on_is_not_overwritten(launch: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    arguments = settings(folder, DGC[:1])
+    launch(run, 2, arguments)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for reason in launch(refuse, 3, arguments):
+        assert "run of 2 ranks, this one has 3" in reason and "--suffix" in reason
+    missing = [path for path in before if path.name.endswith(".rank1.pt")]
+    for path in missing:
+        path.unlink()
+    for reason in launch(refuse, 2, arguments):
+        assert "rank 1: steps none" in reason and "bring the missing files back" in reason
+    left = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert left == {path: content for path, content in before.items() if path not in missing}
+
+
+def test_one_checkpoint_is_too_few_to_keep(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"keep=1 does not fit: it must be a whole number, 2 or more"):
+        run(0, 1, settings(tmp_path, DGC[:1], train__keep="1"))
 
 
 def test_last_three_and_best_are_kept(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ class Study:
         fixed = {
             "seed": str(seed),
             "train.save_path": str(folder),
-            "train.keep": "1",
+            "train.keep": "2",
             "train.tensorboard": "False",
         }
         return argparse.Namespace(

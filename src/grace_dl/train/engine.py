@@ -78,10 +78,11 @@ class Trainer:
 
     def run(self) -> dict[str, float]:
         """Train to the end, from the newest checkpoint if there is one; returns the last evaluation."""
-        self._resume()
+        record = self.folder / "config.json"
+        self._resume(record)
         log = Log(self.folder, self.step, self.train.tensorboard) if self.world.rank == 0 else None
         if self.world.rank == 0:
-            write_text(self.folder / "config.json", json.dumps(self._record(), indent=2) + "\n")
+            write_text(record, json.dumps(self._record(), indent=2) + "\n")
         self.report(("start", "training", self.step, self.total))
         scores: dict[str, float] = {}
         try:
@@ -114,7 +115,7 @@ class Trainer:
 
     def evaluate_best(self) -> dict[str, float]:
         """Evaluate the best checkpoint (else the newest) without training."""
-        state = resume.best(self.checkpoints, self.world)
+        state = resume.best(self.checkpoints)
         if state is None:
             raise GraceError(
                 f"there is nothing to evaluate: {self.checkpoints.folder} holds no checkpoint of every rank."
@@ -240,7 +241,6 @@ class Trainer:
         return {
             "format": FORMAT,
             "step": self.step,
-            "size": self.world.size,
             "configs": json.dumps(self.configs.plain()),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -253,8 +253,9 @@ class Trainer:
             "skipped": self.skipped,
         }
 
-    def _resume(self) -> None:
-        state = resume.newest(self.checkpoints, self.world)
+    def _resume(self, record: Path) -> None:
+        resume.check_world(self.checkpoints, self.world, record)
+        state = resume.newest(self.checkpoints)
         if state is None:
             return
         resume.check_config(state["configs"], self.configs.plain(), self.folder)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
-from ..errors import ConfigError
+from ..errors import ConfigError, StateError
 from .checkpoint import Checkpoints
 from .world import World
 
@@ -26,24 +27,32 @@ FREE = (
 """Settings that may differ from those a run began with."""
 
 
-def newest(checkpoints: Checkpoints, world: World) -> dict[str, Any] | None:
+def newest(checkpoints: Checkpoints) -> dict[str, Any] | None:
     """The state to go on from, the same step on every rank; None where there is none.
 
     Ranks that were killed may be a checkpoint apart, and a file may be damaged: then an older step is taken by all.
+    Where there is no such step, only a run that never got beyond its first checkpoint may begin anew.
     """
-    for step in sorted(set.intersection(*map(set, _all(checkpoints.steps()))), reverse=True):
+    held = _all(checkpoints.steps())
+    for step in sorted(set.intersection(*map(set, held)), reverse=True):
         state = checkpoints.load(checkpoints.path(step))
         if all(_all(state is not None)):
             return state
+    if len(set().union(*held)) > 1:
+        found = "; ".join(f"rank {rank}: steps {steps or 'none'}" for rank, steps in enumerate(held))
+        raise StateError(
+            f"{checkpoints.folder} has no step of which every rank has a readable checkpoint ({found}); bring the missing files "
+            "back, or delete the run's folder or give another --suffix to begin anew."
+        )
     return None
 
 
-def best(checkpoints: Checkpoints, world: World) -> dict[str, Any] | None:
+def best(checkpoints: Checkpoints) -> dict[str, Any] | None:
     """The state of the best evaluation, else the newest."""
     state = checkpoints.load(checkpoints.best) if checkpoints.best.exists() else None
     if all(_all(state is not None)) and len(set(_all(state and state["step"]))) == 1:
         return state
-    return newest(checkpoints, world)
+    return newest(checkpoints)
 
 
 def _all(value: Any) -> list[Any]:
@@ -52,6 +61,17 @@ def _all(value: Any) -> list[Any]:
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, value)
     return found
+
+
+def check_world(checkpoints: Checkpoints, world: World, record: Path) -> None:
+    """Refuse to go on with another number of ranks than the run's `record` names: batches are divided among so many."""
+    size = json.loads(record.read_text("utf-8"))["world"]["size"] if record.exists() else None
+    sizes = {before for before in _all(size) if before is not None}
+    if sizes - {world.size} and any(_all(checkpoints.steps())):
+        raise ConfigError(
+            f"{record.parent} holds a run of {min(sizes - {world.size})} ranks, this one has {world.size}; start as many as then, "
+            "give this one a --suffix of its own, or delete that folder."
+        )
 
 
 def check_config(saved: str, present: Mapping[str, Any], folder: object) -> None:

@@ -88,7 +88,8 @@ TRAIN = {
     "evaluate_every": whole(1),
     "log_every": whole(10),
     "save_every_steps": whole(None, optional=True),
-    "keep": whole(3),
+    # Two checkpoints at least: of ranks that are killed while they save, some have the new one and some the one before.
+    "keep": whole(3, least=2),
     "tensorboard": flag(None, optional=True),
     "save_path": text(None, optional=True),
 }
