@@ -79,16 +79,22 @@ def settings() -> dict[str, str]:
     }
 
 
-def launch(
-    size: int, module: str, functions: list[str], timeout: float = 300.0, env: dict[str, str] | None = None
-) -> Launch:
-    """Call `functions` of `tests/hvd/<module>.py` in turn on `size` ranks."""
+def rendezvous(size: int) -> tuple[Any, int]:
+    """A server at which so many ranks of this machine find each other, and its port. It serves one initialisation."""
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousServer
 
     server = RendezvousServer()
     port = server.start()
     server.init(get_host_assignments(parse_hosts(f"localhost:{size}"), size))
+    return server, port
+
+
+def launch(
+    size: int, module: str, functions: list[str], timeout: float = 300.0, env: dict[str, str] | None = None
+) -> Launch:
+    """Call `functions` of `tests/hvd/<module>.py` in turn on `size` ranks."""
+    server, port = rendezvous(size)
     with tempfile.TemporaryDirectory(prefix="grace-hvd-") as folder:
         processes, logs = [], []
         for rank in range(size):

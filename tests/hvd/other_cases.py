@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 
 import horovod.torch as hvd
 import torch
+from cluster import rendezvous
 from torch import nn
 
 import grace_dl.torch  # noqa: F401
@@ -62,14 +62,18 @@ def again() -> dict:
     state.commit()
     owed = {name: grace.residual(name) for name, _ in model.named_parameters()}
     before = sum(o.abs().sum().item() for o in owed.values() if o is not None)
+    # Addresses of the first time may still stand at the server that it was for.
+    server, port = rendezvous(hvd.size()) if hvd.rank() == 0 else (None, None)
+    os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(hvd.broadcast_object(port, 0, name="port"))
     hvd.shutdown()
-    time.sleep(1)
     hvd.init()
     state.restore()
     state.sync()
     parameters = _train(optimizer, model, 3, hvd.rank())
     reducer = optimizer._grace_reducer
     assert isinstance(reducer, HorovodReducer) and not grace.transport.stale
+    if server is not None:
+        server.stop()
     return {
         "parameters": parameters,
         "owed": before,
