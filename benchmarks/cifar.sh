@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Accuracy of DGC, ACP-SGD and PowerSGD beside plain averaging: a small convolutional network on all of CIFAR-10, 10 epochs,
 # two workers, three seeds. Resumable: run it again. DGC warms up over the first fifth (five stages of 156 steps); ACP-SGD is
-# trained twice, from the first step on and with the first fifth uncompressed.
+# trained three times: from the first step on, and with the first fifth or twentieth uncompressed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 grace=${GRACE:-.venv/bin/grace}
@@ -21,5 +21,6 @@ for seed in 1 2 3; do
   run acpsgd $(low_rank acpsgd)
   run powersgd $(low_rank powersgd)
   run acpsgd-start $(low_rank acpsgd --configs.train.compression.start_iter 780)
+  run acpsgd-start195 $(low_rank acpsgd --configs.train.compression.start_iter 195)
 done
 "$grace" bench accuracy --from-runs runs/cifar.small*.s[123].np2 --out benchmarks/accuracy-cifar.json

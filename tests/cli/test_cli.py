@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import grace_dl
 from grace_dl import methods
@@ -37,6 +39,16 @@ def test_methods_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     for name in BUILTIN:
         assert name in shown
+
+
+@pytest.mark.parametrize("width, whole", [(80, False), (120, True)])
+def test_methods_break_no_word_in_a_narrow_terminal(width: int, whole: bool) -> None:
+    out = io.StringIO()
+    chosen = [methods()[name] for name in BUILTIN]
+    catalogue.show(chosen, Console(file=out, width=width))
+    shown = out.getvalue()
+    assert shown.count("allgather") == sum("allgather" in record.communicators for record in chosen)
+    assert ("reference" in shown.splitlines()[2]) == whole
 
 
 @pytest.mark.parametrize("name", BUILTIN)

@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..console import output
 from ..errors import ConfigError, DivergedError, GraceError
 from ..train import build
 from ..train import main as training
@@ -240,7 +241,7 @@ class Study:
 
 def measure_accuracy(arguments: argparse.Namespace) -> int:
     """A study, made or imported, shown as tables."""
-    console = Console()
+    console = output()
     if arguments.target is not None and not 0 < arguments.target <= 100:
         raise ConfigError(f"--target {arguments.target:g} must be a percentage of right answers, such as 65.")
     if arguments.from_runs:

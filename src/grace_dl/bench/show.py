@@ -84,7 +84,7 @@ def step_table(records: Sequence[dict[str, Any]], title: str) -> Table:
     plain = next((r for r in records if r["label"] == "ddp"), None)
     table = Table(title=title, title_justify="left")
     for name in ("method", "ms", "÷ silent", "÷ ddp", "compress", "wait", "decode", "sent MB"):
-        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name == "method")
+        table.add_column(name, justify="left" if name == "method" else "right", overflow="fold")
     silent = statistics.median(r["reference_seconds"] for r in records)
     over = f"{1 / plain['over_reference']:.2f}" if plain else "–"
     table.add_row("silent", _ms(silent), "1.00", over, *[""] * 4, style="dim")
@@ -124,8 +124,7 @@ def traffic_table(records: Sequence[dict[str, Any]]) -> Table:
 def accuracy_table(rows: Sequence[Row], title: str, target: float | None) -> Table:
     """Methods at one link rate: how well they end, and when they reach the target. What loses to float32 is red."""
     aim = "" if target is None else f"; target {100 * target:.2f} %"
-    table = Table(title=title + aim, title_justify="left")
-    for name in (
+    columns = (
         "method",
         "accuracy %",
         "− float32",
@@ -134,8 +133,8 @@ def accuracy_table(rows: Sequence[Row], title: str, target: float | None) -> Tab
         "× bf16",
         "s in all",
         "sent MB",
-    ):
-        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name == "method")
+    )
+    cells = []
     for r in rows:
         end = "diverged" if r.accuracy is None else f"{100 * r.accuracy:.2f}"
         spread = "" if r.spread is None else f" ± {100 * r.spread:.2f}"
@@ -143,16 +142,25 @@ def accuracy_table(rows: Sequence[Row], title: str, target: float | None) -> Tab
             when = f"{r.seconds_to_target:.1f}"
         else:
             when = "–" if target is None else f"{r.reached} of {r.runs} reach it"
-        table.add_row(
-            r.label,
-            end + spread,
-            "–" if r.gap is None else f"{100 * r.gap:+.2f}",
-            when,
-            *("–" if value is None else f"{value:.2f}" for value in (r.over_float32, r.over_bf16)),
-            "–" if r.seconds is None else f"{r.seconds:.1f}",
-            "–" if r.leaving_bytes is None else f"{r.leaving_bytes / 1e6:.1f}",
-            style="red" if target is not None and r.loses else None,
+        cells.append(
+            (
+                r.label,
+                end + spread,
+                "–" if r.gap is None else f"{100 * r.gap:+.2f}",
+                when,
+                *("–" if value is None else f"{value:.2f}" for value in (r.over_float32, r.over_bf16)),
+                "–" if r.seconds is None else f"{r.seconds:.1f}",
+                "–" if r.leaving_bytes is None else f"{r.leaving_bytes / 1e6:.1f}",
+            )
         )
+    # Runs that were not timed, for one, leave columns empty: the others have their room.
+    shown = [place for place in range(len(columns)) if any(row[place] != "–" for row in cells)]
+    table = Table(title=title + aim, title_justify="left")
+    for place in shown:
+        table.add_column(columns[place], justify="right" if place else "left", overflow="fold")
+    for r, row in zip(rows, cells):
+        style = "red" if target is not None and r.loses else None
+        table.add_row(*(row[place] for place in shown), style=style)
     return table
 
 

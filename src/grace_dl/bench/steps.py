@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
+from ..console import output
 from ..errors import ConfigError, GraceError
 from ..registry import unknown
 from ..train.world import find
@@ -37,7 +38,7 @@ def measure_local(arguments: argparse.Namespace) -> int:
     _check(arguments.rounds, [arguments.workers], arguments.threads)
     names = hostlist.parse(arguments.hosts or "", arguments.workers)
     remote = bool(names) and not (len(names) == 1 and hostlist.local(names[0]))
-    console = Console()
+    console = output()
     settings = {"rounds": arguments.rounds, "threads": arguments.threads}
     results = Results(arguments.out, "step", settings, arguments.fresh)
     where = f"{len(names)} hosts" if remote else "loopback"
@@ -69,7 +70,7 @@ def measure_links(arguments: argparse.Namespace) -> int:
         hosts.check_rate(rate)
     _check(arguments.rounds, worlds, arguments.threads)
     _check_able()
-    console = Console()
+    console = output()
     settings = {"model": str(workload), "rounds": arguments.rounds}
     if arguments.threads != 1:
         settings["threads"] = arguments.threads
@@ -114,7 +115,7 @@ def measure_traffic(arguments: argparse.Namespace) -> int:
     if numel < 1 or min(worlds) < 1:
         raise ConfigError("--numel and --workers must be positive.")
     _check_able()
-    console = Console()
+    console = output()
     results = Results(arguments.out, "traffic", {"numel": numel}, arguments.fresh)
     for world in worlds:
         if f"{world}/{traffic.CASES[-1][0]}" in results:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..console import WIDE, output
 from ..errors import GraceError
 from ..registry import Method
 
@@ -52,33 +53,34 @@ def as_json(records: Iterable[Method]) -> str:
 
 
 def show(records: list[Method], console: Console | None = None) -> None:
-    """The table for a terminal."""
-    console = console or Console()
+    """The table for a terminal; a narrow one is spared what would break words."""
+    console = console or output()
+    narrow = console.width < WIDE
     table = Table(title=f"{len(records)} methods", title_justify="left", header_style="bold")
     table.add_column("method", style="bold", no_wrap=True)
-    table.add_column("bits per element", overflow="fold")
-    table.add_column("sums")
-    table.add_column("parameters", overflow="fold")
-    table.add_column("memory", overflow="fold")
-    table.add_column("communicator", overflow="fold")
-    table.add_column("reference", overflow="fold")
+    for name in ("bits per element", "sums", "parameters", "communicator"):
+        table.add_column(name, overflow="fold")
+    for name in ("memory", "reference") if not narrow else ():
+        table.add_column(name, overflow="fold")
     for record in records:
+        more = (_first_bold(record.memories, record.memories[0]), record.reference)
         table.add_row(
             record.name,
             record.bits,
             "yes" if record.cls.sums else "no",
             settings(record),
-            _first_bold(record.memories, record.memories[0]),
             _first_bold(record.communicators, record.communicator),
-            record.reference,
+            *(more if not narrow else ()),
         )
     console.print(table)
     console.print("Bold partners are the defaults. `grace methods NAME` explains one method.")
+    if narrow:
+        console.print(f"A terminal of {WIDE} columns shows memories and references too.")
 
 
 def explain(record: Method, console: Console | None = None) -> None:
     """One method, for a terminal."""
-    console = console or Console()
+    console = console or output()
     console.print(Text(f"{record.name}: {record.summary}", style="bold"))
     body = (inspect.getdoc(record.cls) or "").partition("\n")[2].strip()
     if body:

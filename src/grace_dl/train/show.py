@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..console import output
 from ..words import size
 
 
@@ -14,7 +15,7 @@ class Show:
     """Takes the events of rank 0: ("start", title, done, total), ("step", {...}), ("epoch", {...}), ("say", text)."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console()
+        self.console = console or output()
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),

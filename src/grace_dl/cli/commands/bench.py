@@ -85,12 +85,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _kernels(arguments: argparse.Namespace) -> int:
     """Time compressing (with error feedback) and decoding of each method, as multiples of copying the tensor."""
-    from rich.console import Console
     from rich.progress import Progress
 
     from ...bench import show
     from ...bench.kernels import CASES, SIZES, measure
     from ...bench.results import Results
+    from ...console import output
     from ...errors import ConfigError
     from ...kernels import backend
     from ...registry import unknown
@@ -105,7 +105,7 @@ def _kernels(arguments: argparse.Namespace) -> int:
         backend(name, "cpu")
     if min(arguments.threads) < 1 or min(sizes) < 1:
         raise ConfigError("sizes and thread counts must be positive.")
-    console = Console()
+    console = output()
     settings = {"sizes": list(sizes), "threads": arguments.threads, "backends": backends}
     results = Results(arguments.out, "kernels", settings, arguments.fresh)
     todo = [

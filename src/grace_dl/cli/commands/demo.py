@@ -24,8 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from rich.console import Console
-
+    from ...console import output
     from ...demo.plan import RUNS, Run, Settings
     from ...demo.run import demo
     from ...errors import ConfigError
@@ -39,5 +38,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.methods:
         runs = (RUNS[0], *(Run(method(name).name, {"compressor": name}) for name in arguments.methods))
     settings = Settings(arguments.data, arguments.epochs, arguments.batch, arguments.workers)
-    demo(settings, runs, Path(arguments.out), Console())
+    demo(settings, runs, Path(arguments.out), output())
     return 0
