@@ -55,23 +55,23 @@ def as_json(records: Iterable[Method]) -> str:
 def show(records: list[Method], console: Console | None = None) -> None:
     """The table for a terminal; a narrow one is spared what would break words."""
     console = console or output()
+    columns = ("bits per element", "sums", "parameters", "communicator", "memory", "reference")
     narrow = console.width < WIDE
+    shown = 4 if narrow else len(columns)
     table = Table(title=f"{len(records)} methods", title_justify="left", header_style="bold")
     table.add_column("method", style="bold", no_wrap=True)
-    for name in ("bits per element", "sums", "parameters", "communicator"):
-        table.add_column(name, overflow="fold")
-    for name in ("memory", "reference") if not narrow else ():
+    for name in columns[:shown]:
         table.add_column(name, overflow="fold")
     for record in records:
-        more = (_first_bold(record.memories, record.memories[0]), record.reference)
-        table.add_row(
-            record.name,
+        cells = (
             record.bits,
             "yes" if record.cls.sums else "no",
             settings(record),
             _first_bold(record.communicators, record.communicator),
-            *(more if not narrow else ()),
+            _first_bold(record.memories, record.memories[0]),
+            record.reference,
         )
+        table.add_row(record.name, *cells[:shown])
     console.print(table)
     console.print("Bold partners are the defaults. `grace methods NAME` explains one method.")
     if narrow:
