@@ -21,6 +21,8 @@ class Key(NamedTuple):
     seed: int = 0
     step: int = 0
     rank: int = 0
+    workers: int = 1
+    summed: bool = False
 
     def word(self, stream: str = "") -> int:
         """64 random bits for this rank; `stream` separates several draws of one method."""

@@ -1,60 +1,22 @@
-"""The one table of methods, memories and communicators.
+"""Registration of methods: what a `Compressor` subclass declares about itself.
 
-`grace_from_params`, the command line, the documentation and the contract tests all read it. A built-in
-method and a user's own get in by the same decorator:
-
->>> from grace_dl import Compressor, register
->>> @register("half-away", summary="Sends the tensor halved.", reference="an example")
-... class HalfCompressor(Compressor):
-...     def compress(self, tensor, name):
-...         return [tensor / 2], tensor.shape
-...     def decompress(self, payload, ctx):
-...         return payload[0].view(ctx) * 2
->>> from grace_dl import method
->>> method("half-away").communicators
-('allgather', 'broadcast')
->>> unregister("half-away")
+This module only keeps the table; `catalog` finds the built-in methods and the memories and communicators they go with.
 """
 
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from .errors import ConfigError
 
-if TYPE_CHECKING:
-    from .communicator.base import Communicator
-    from .compressor.base import Compressor
-    from .memory.base import Memory
+T = TypeVar("T", bound=type)
 
-T = TypeVar("T", bound="type[Compressor]")
-
-BUILTIN = (
-    "none fp16 bf16 fp8 int8 int4 u8bit natural inceptionn qsgd terngrad onebit signsgd signum efsignsgd "
-    "sketch eden topk randomk threshold dgc adaq powersgd acpsgd"
-).split()
-"""Built-in methods in the order they are listed; each lives in `compressor/<name>.py`."""
-
-_MEMORIES = {
-    "none": "none:NoneMemory",
-    "residual": "residual:ResidualMemory",
-    "dgc": "dgc:DgcMemory",
-    "efsignsgd": "efsignsgd:EFSignSGDMemory",
-    "signum": "signum:SignumMemory",
-    "powersgd": "powersgd:PowerSGDMemory",
-    "acpsgd": "acpsgd:ACPSGDMemory",
-}
-_COMMUNICATORS = {
-    "allreduce": "allreduce:Allreduce",
-    "allgather": "allgather:Allgather",
-    "broadcast": "broadcast:Broadcast",
-    "alltoall": "alltoall:Alltoall",
-}
+DENSE_BELOW = 1024
+"""Parameters with fewer elements travel uncompressed, unless a method says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -63,18 +25,25 @@ class Parameter:
 
     name: str
     default: Any
+    annotation: str = "Any"
+
+
+Stages = tuple[tuple[int, "dict[str, Any] | None"], ...]
+"""First steps with the settings that change there; None stands for plain averaging."""
 
 
 @dataclass(frozen=True)
-class Method:
+class MethodInfo:
     """What is known of a method without running it."""
 
     name: str
-    cls: type[Compressor]
+    cls: Any
+    """The compressor's class."""
     summary: str
     reference: str
     bits: str
     """Wire size per element of the dense gradient, for people."""
+    family: str
     memories: tuple[str, ...]
     """Memories it may be paired with; the first is its default."""
     communicator: str
@@ -82,29 +51,28 @@ class Method:
     dense_below: int
     """Parameters with fewer elements travel dense (0: none do)."""
     parameters: tuple[Parameter, ...]
-    warn: dict[str, str]
-    """Memories that are allowed, but known to go wrong: name to reason."""
+    """Settings of the compressor."""
+    schedule: Callable[..., Stages] | None
+    """Turns settings of the method into stages, for methods that change during training."""
+    warn: Mapping[str, str]
+    """Memories that are allowed, but known to diverge: name to reason."""
 
-    @property
-    def communicators(self) -> tuple[str, ...]:
-        """The communicators its payloads can go through, from its declared facts."""
-        facts = self.cls
-        return tuple(
-            name
-            for name, able in (
-                ("allreduce", facts.sums),
-                ("allgather", not facts.multi_round),
-                ("broadcast", not facts.multi_round),
-                ("alltoall", facts.elementwise),
+    def memory(self, name: str | None = None) -> str:
+        """The memory to use where `name` is asked for; the default for None.
+
+        Momenta and factors are part of some methods. Scripts that ask for no memory there mean the method's own.
+        """
+        if name is None or (name == "none" and "none" not in self.memories):
+            return self.memories[0]
+        if name not in self.memories:
+            raise ConfigError(
+                f"{self.name} does not work with memory {name!r}. It works with: {', '.join(self.memories)}."
             )
-            if able
-        )
+        return name
 
 
-_methods: dict[str, Method] = {}
-
-DENSE_BELOW = 1024
-
+methods: dict[str, MethodInfo] = {}
+"""The registered methods by name."""
 
 def register(
     name: str,
@@ -112,124 +80,96 @@ def register(
     summary: str = "",
     reference: str = "",
     bits: str = "",
+    family: str = "",
     memories: Iterable[str] | None = None,
     communicator: str | None = None,
     dense_below: int = DENSE_BELOW,
-    warn: dict[str, str] | None = None,
+    schedule: Callable[..., Stages] | None = None,
+    warn: Mapping[str, str] | None = None,
 ) -> Callable[[T], T]:
-    """Class decorator: make a `Compressor` known by name to everything that reads the table."""
+    """Class decorator: give a `Compressor` a name, a constructor `grace.<name>(...)` and a text form.
+
+    `memories`: those it may be paired with, the default first. `communicator`: its default way of exchange.
+    `dense_below`: parameters with fewer elements travel uncompressed. `warn`: memories that are allowed but diverge.
+    `schedule`: a function of settings that returns stages, for a method that changes during training.
+    """
+    if not name.isidentifier():
+        raise ConfigError(f"{name!r} cannot name a method: use letters, digits and underscores, as in 'my_method'.")
 
     def decorate(cls: T) -> T:
-        known = _methods.get(name)
+        known = methods.get(name)
         if known is not None and known.cls.__qualname__ != cls.__qualname__:
             raise ConfigError(
                 f"a method named {name!r} is registered already ({known.cls.__module__}.{known.cls.__qualname__}); "
                 "choose another name."
             )
-        default = communicator or ("allreduce" if cls.sums else "allgather")
-        partners = (
-            tuple(memories) if memories else (("residual", "none") if cls.biased else ("none", "residual"))
-        )
-        _methods[name] = Method(
-            name=name,
-            cls=cls,
-            summary=summary or (inspect.getdoc(cls) or "").split("\n")[0],
-            reference=reference,
-            bits=bits,
-            memories=partners,
-            communicator=default,
-            dense_below=dense_below,
-            parameters=parameters(cls),
-            warn=dict(warn or {}),
+        methods[name] = describe(
+            name, cls, summary, reference, bits, family, memories, communicator, dense_below, schedule, warn
         )
         return cls
 
     return decorate
 
 
-def unregister(name: str) -> None:
-    """Forget a method that `register` made known."""
-    if name in BUILTIN:
-        raise ConfigError(f"{name!r} is built in and cannot be unregistered.")
-    _methods.pop(name, None)
-
-
-def parameters(cls: type) -> tuple[Parameter, ...]:
-    """The settings a class takes, with their defaults, read from its signature."""
-    signature = inspect.signature(cls.__init__)  # type: ignore[misc]
-    return tuple(
-        Parameter(p.name, None if p.default is p.empty else p.default)
-        for p in list(signature.parameters.values())[1:]
-        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    )
-
-
-def methods() -> dict[str, Method]:
-    """All methods by name: the built-in ones in their order, then users' own."""
-    for name in BUILTIN:
-        importlib.import_module(f"grace_dl.compressor.{name}")
-    order = {name: place for place, name in enumerate(BUILTIN)}
-    return dict(sorted(_methods.items(), key=lambda item: order.get(item[0], len(order))))
-
-
-def method(name: str) -> Method:
-    """One method by name."""
-    if name in BUILTIN:
-        importlib.import_module(f"grace_dl.compressor.{name}")
-    if name not in _methods:
-        raise unknown("compressor", name, methods())
-    return _methods[name]
-
-
-def method_of(compressor: Compressor) -> Method:
-    """The record of a compressor object; one is made up for a class that was never registered."""
-    for record in _methods.values():
-        if record.cls is type(compressor):
-            return record
-    cls = type(compressor)
-    memories = ("none", "residual") if not cls.biased else ("residual", "none")
-    return Method(
-        name=cls.__name__,
+def describe(
+    name: str,
+    cls: Any,
+    summary: str = "",
+    reference: str = "",
+    bits: str = "",
+    family: str = "",
+    memories: Iterable[str] | None = None,
+    communicator: str | None = None,
+    dense_below: int = DENSE_BELOW,
+    schedule: Callable[..., Stages] | None = None,
+    warn: Mapping[str, str] | None = None,
+) -> MethodInfo:
+    """What is known of a compressor's class; what is not given follows from its declared facts."""
+    return MethodInfo(
+        name=name,
         cls=cls,
-        summary=(inspect.getdoc(cls) or "").split("\n")[0],
-        reference="",
-        bits="",
-        memories=memories,
-        communicator="allreduce" if cls.sums else "allgather",
-        dense_below=DENSE_BELOW,
+        summary=summary or (inspect.getdoc(cls) or "").split("\n")[0],
+        reference=reference,
+        bits=bits,
+        family=family,
+        memories=tuple(memories or (("residual", "none") if cls.biased else ("none", "residual"))),
+        communicator=communicator or ("allreduce" if cls.sums else "allgather"),
+        dense_below=dense_below,
         parameters=parameters(cls),
-        warn={},
+        schedule=schedule,
+        warn=dict(warn or {}),
     )
 
 
-def memory_class(name: str) -> type[Memory]:
-    """A memory's class by name."""
-    return _load("memory", name, _MEMORIES)
+def unregister(name: str) -> None:
+    """Remove a method that `register` added."""
+    methods.pop(name, None)
 
 
-def communicator_class(name: str) -> type[Communicator]:
-    """A communicator's class by name."""
-    return _load("communicator", name, _COMMUNICATORS)
+_INHERITED = ("average", "tensors_size_are_same")
+"""Arguments of `Compressor` itself, which are no settings of a method."""
+
+def parameters(source: Any) -> tuple[Parameter, ...]:
+    """The settings that a class or function takes, read from its signature."""
+    function = source.__init__ if isinstance(source, type) else source
+    found = list(inspect.signature(function).parameters.values())
+    return tuple(
+        Parameter(p.name, None if p.default is p.empty else p.default, _annotation(p))
+        for p in (found[1:] if isinstance(source, type) else found)
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in _INHERITED
+    )
 
 
-def memory_name(memory: Memory) -> str | None:
-    """The table's name of a memory object; None for a user's own class."""
-    for name in _MEMORIES:
-        if type(memory).__name__ == _MEMORIES[name].partition(":")[2]:
-            return name
-    return None
-
-
-def _load(kind: str, name: str, table: dict[str, str]) -> Any:
-    if name not in table:
-        raise unknown(kind, name, table)
-    module, _, attribute = table[name].partition(":")
-    return getattr(importlib.import_module(f"grace_dl.{kind}.{module}"), attribute)
+def _annotation(parameter: inspect.Parameter) -> str:
+    found = parameter.annotation
+    if found is parameter.empty:
+        return "Any"
+    return found if isinstance(found, str) else getattr(found, "__name__", str(found))
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> ConfigError:
     """The error for a name that is not in a table, with the nearest one that is."""
     names = list(known)
-    near = difflib.get_close_matches(str(name), names, n=1)
+    near = difflib.get_close_matches(str(name).lower(), names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return ConfigError(f"unknown {kind} {name!r}: {hint}Known: {', '.join(names)}.")

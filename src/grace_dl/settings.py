@@ -24,3 +24,11 @@ def flag(label: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"{label}={value!r} must be True or False.")
     return value
+
+
+def whole(label: str, value: Any, why: str, least: int | None = None) -> int:
+    """`value`, if it is a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
+        bound = "" if least is None else f" of at least {least}"
+        raise ConfigError(f"{label}={value!r} must be a whole number{bound}: {why}.")
+    return value

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..compressor.base import Payload
+from ..compressor.base import Compressor, Payload
 from ..errors import PayloadError
 from ..pipeline.bucket import Bucket
-from ..pipeline.exchange import Program
+from ..pipeline.driver import Program
 from ..pipeline.frame import FAILED, NONFINITE, UNUSED, USED, FixedFrame, check_flags, pack, unpack
 from ..pipeline.request import Gather, Request, Verdict
 from .base import Communicator, Plan
-from .ledger import Ledger, peer_errors
+from .transaction import BucketTransaction, peer_errors
 
 
 @dataclass(slots=True)
@@ -33,35 +33,40 @@ class Frames:
 class Allgather(Communicator):
     """Gathers the payloads of all ranks on each; traffic grows with the number of ranks."""
 
-    kind = "allgather"
+    name = "allgather"
+    refusal = "it averages in several rounds"
+
+    @classmethod
+    def carries(cls, compressor: type[Compressor]) -> bool:
+        return not compressor.multi_round
 
     @property
     def channels(self) -> int:
         return 1 if self.compressor.spec(1, torch.float32) is not None else 2
 
-    def exchange(self, bucket: Bucket) -> Program:
+    def program(self, bucket: Bucket) -> Program:
         plan = self._plan(bucket)
-        ledger = Ledger()
+        transaction = BucketTransaction()
         try:
             if plan.layout is None:
-                flags, payloads = yield from self._varying_round(bucket, plan, ledger)
+                flags, payloads = yield from self._varying_round(bucket, plan, transaction)
             else:
-                flags, payloads = yield from self._fixed_round(bucket, plan, ledger)
+                flags, payloads = yield from self._fixed_round(bucket, plan, transaction)
             # The flag of a segment over all ranks: the worst.
             verdict = [max(of_ranks) for of_ranks in zip(*flags)]
             commit = yield Verdict(
-                NONFINITE not in verdict and FAILED not in verdict, ledger.errors or _first_failure(flags)
+                NONFINITE not in verdict and FAILED not in verdict, transaction.errors or _first_failure(flags)
             )
         except BaseException:
-            ledger.abort()
+            transaction.abort()
             raise
-        left = self._decide(bucket, ledger, verdict, commit)
+        left = self._decide(bucket, transaction, verdict, commit)
         coded = [place for place in plan.coded if place in left]
         if commit:
-            ledger.commit(coded)
+            transaction.commit(coded)
         outs = [self._output(bucket.segments[place]) for place in coded]
         sent = [[peer[place] for peer in payloads] for place in coded]
-        self.compressor.combine_all_(outs, sent, [ledger.pending(place).ctx for place in coded])
+        self.compressor.combine_all_(outs, sent, [transaction.pending(place).ctx for place in coded])
         for place, out in zip(coded, outs):
             self._store(bucket.segments[place], out)
         dense = [place for place in plan.dense if place in left]
@@ -87,10 +92,10 @@ class Allgather(Communicator):
         )
 
     def _fixed_round(
-        self, bucket: Bucket, plan: Plan, ledger: Ledger
+        self, bucket: Bucket, plan: Plan, transaction: BucketTransaction
     ) -> Generator[Request | Verdict, Any, tuple[list[list[int]], list[list[Payload]]]]:
         frames: Frames = plan.layout
-        mine = self._begin(bucket, plan, ledger, frames.payloads)
+        mine = self._begin(bucket, plan, transaction, frames.payloads)
         frames.flags.copy_(torch.tensor(mine, dtype=torch.uint8))
         yield self._meet(frames.receive, frames.send)
         flags = [peer.tolist() for peer, _ in frames.peers]
@@ -104,14 +109,14 @@ class Allgather(Communicator):
     # Frames whose size depends on the data: lengths travel first --------------------------------------
 
     def _varying_round(
-        self, bucket: Bucket, plan: Plan, ledger: Ledger
+        self, bucket: Bucket, plan: Plan, transaction: BucketTransaction
     ) -> Generator[Request | Verdict, Any, tuple[list[list[int]], list[list[Payload]]]]:
         raw: list[Payload | None] = [None] * len(bucket.segments)
         for place in plan.dense:
             raw[place] = [torch.empty_like(bucket.segments[place].flat)]
-        mine = self._begin(bucket, plan, ledger, raw)
+        mine = self._begin(bucket, plan, transaction, raw)
         outs = [
-            (raw[place] or ledger.pending(place).payload) if flag in (USED, UNUSED) else None
+            (raw[place] or transaction.pending(place).payload) if flag in (USED, UNUSED) else None
             for place, flag in enumerate(mine)
         ]
         frame = pack(mine, outs, bucket.device)

@@ -9,17 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..compressor.base import work_dtype, working
+from ..compressor.base import Compressor, work_dtype, working
 from ..errors import ConfigError
 from ..memory.base import Pending
 from ..memory.none import NoneMemory
 from ..pipeline.bucket import Bucket, Segment
-from ..pipeline.exchange import Program
+from ..pipeline.driver import Program
 from ..pipeline.frame import NONFINITE, UNUSED, USED, SumFrame
 from ..pipeline.request import Request, Sum, Verdict
-from ..transport import Transport
 from .base import Communicator
-from .ledger import Ledger, finite, peer_errors
+from .transaction import BucketTransaction, finite, peer_errors
 
 
 @dataclass(slots=True)
@@ -39,32 +38,28 @@ class Summed:
 class Allreduce(Communicator):
     """Sums payloads over ranks; for methods whose payloads add up."""
 
-    kind = "allreduce"
+    name = "allreduce"
+    sums = True
+    refusal = "its payloads cannot be added up"
+
+    @classmethod
+    def carries(cls, compressor: type[Compressor]) -> bool:
+        return compressor.sums
 
     @property
     def channels(self) -> int:
         return self.memory.rounds_per_step(self.compressor) if self.compressor.multi_round else 1
 
     @property
-    def transport(self) -> Transport:
-        return super().transport
-
-    @transport.setter
-    def transport(self, transport: Transport) -> None:
-        Communicator.transport.fset(self, transport)  # type: ignore[attr-defined]
-        if hasattr(self.compressor, "workers"):
-            self.compressor.workers = transport.size
-
-    @property
     def _stateless(self) -> bool:
-        return self.compressor.flat and isinstance(self.memory, NoneMemory)
+        return self.compressor.whole_bucket and isinstance(self.memory, NoneMemory)
 
     def _is_dense(self, segment: Segment, bucket: Bucket) -> bool:
         # What a lossless method sends is the gradient itself, and the average is quicker without its transactions.
         plain = self.compressor.lossless and self.compressor.average and self._stateless
         return plain or super()._is_dense(segment, bucket)
 
-    def exchange(self, bucket: Bucket) -> Program:
+    def program(self, bucket: Bucket) -> Program:
         if self._stateless and bucket.flat is not None:
             return self._whole(bucket, bucket.flat)
         if self.compressor.multi_round:
@@ -76,7 +71,7 @@ class Allreduce(Communicator):
     def _whole(self, bucket: Bucket, flat: Tensor) -> Program:
         self._plan(bucket)
         for segment in bucket.segments:
-            owed = self._carried.get(segment.name)
+            owed = self.state.carried.get(segment.name)
             if owed is not None:
                 segment.flat.add_(owed.to(segment.flat.dtype))
         x = flat if self.compressor.lossless else working(flat)
@@ -89,16 +84,16 @@ class Allreduce(Communicator):
         self.compressor.finish_(x, self._divisor)
         if x is not flat:
             flat.copy_(x)
-        owing = any(segment.name in self._carried for segment in bucket.segments)
+        owing = any(segment.name in self.state.carried for segment in bucket.segments)
         commit = yield Verdict(finite(flat) if owing else True)
         for segment in bucket.segments:
             if commit:
-                self._stepped(segment.name)
+                self.state.commit(segment.name)
 
     @property
     def _divisor(self) -> int:
         """What is left to divide a sum by: a method may divide before it sends."""
-        return self.transport.size // int(getattr(self.compressor, "workers", 1))
+        return 1 if self.compressor.divides_first else self.transport.size
 
     # One round ----------------------------------------------------------------------------------------
 
@@ -112,7 +107,7 @@ class Allreduce(Communicator):
         kinds = {kind for spec in coded if spec is not None for kind, _ in spec} or {bucket.dtype}
         if None in coded or len(kinds) > 1:
             raise ConfigError(
-                f"{self.method.name} says its payloads sum, but their sizes or dtypes ({kinds}) differ; give it a spec "
+                f"{self.label} says its payloads sum, but their sizes or dtypes ({kinds}) differ; give it a spec "
                 "of one tensor, or use Allgather."
             )
         counts = [sum(count for _, count in spec) for spec in specs if spec is not None]
@@ -131,29 +126,29 @@ class Allreduce(Communicator):
     def _one(self, bucket: Bucket) -> Program:
         plan = self._plan(bucket)
         summed: Summed = plan.layout
-        ledger = Ledger()
+        transaction = BucketTransaction()
         try:
-            flags = self._begin(bucket, plan, ledger, [[slot] for slot in summed.mine])
+            flags = self._begin(bucket, plan, transaction, [[slot] for slot in summed.mine])
             if summed.own is not summed.frame:
                 summed.frame.copy_(summed.own)
             summed.flags.copy_(torch.tensor([SumFrame.FLAGS[flag] for flag in flags]))
             yield Sum(summed.frame)
             joint = [SumFrame.read(total) for total in summed.flags.tolist()]
             commit = yield Verdict(
-                all(f in (USED, UNUSED) for f in joint), ledger.errors or peer_errors(joint)
+                all(f in (USED, UNUSED) for f in joint), transaction.errors or peer_errors(joint)
             )
         except BaseException:
-            ledger.abort()
+            transaction.abort()
             raise
-        left = self._decide(bucket, ledger, joint, commit)
+        left = self._decide(bucket, transaction, joint, commit)
         if commit:
-            ledger.commit([place for place in plan.coded if place in left])
+            transaction.commit([place for place in plan.coded if place in left])
         for place in plan.coded:
             if place in left:
                 segment = bucket.segments[place]
                 out = self._output(segment)
                 out.zero_()
-                self.compressor.accumulate_(out, [summed.payloads[place]], ledger.pending(place).ctx)
+                self.compressor.accumulate_(out, [summed.payloads[place]], transaction.pending(place).ctx)
                 self.compressor.finish_(out, self._divisor)
                 self._store(segment, out)
         dense = [place for place in plan.dense if place in left]
@@ -168,7 +163,7 @@ class Allreduce(Communicator):
     def _several(self, bucket: Bucket) -> Program:
         plan = self._plan(bucket)
         frame: Summed = plan.layout
-        ledger = Ledger()
+        transaction = BucketTransaction()
         try:
             flags = [USED if segment.used else UNUSED for segment in bucket.segments]
             self._dense_in(bucket, plan, frame.payloads, flags)
@@ -185,23 +180,23 @@ class Allreduce(Communicator):
             frame.flags.copy_(torch.tensor([SumFrame.FLAGS[flag] for flag in flags]))
             pendings = yield from self._run(rounds, factors, frame.frame)
             for place, pending in zip(plan.coded, pendings):
-                ledger.add(place, self.memory, pending)
+                transaction.add(place, self.memory, pending)
             joint = [SumFrame.read(value) for value in frame.flags.tolist()]
             commit = yield Verdict(
-                all(f in (USED, UNUSED) for f in joint), ledger.errors or peer_errors(joint)
+                all(f in (USED, UNUSED) for f in joint), transaction.errors or peer_errors(joint)
             )
         except BaseException:
-            ledger.abort()
+            transaction.abort()
             raise
-        left = self._decide(bucket, ledger, joint, commit)
+        left = self._decide(bucket, transaction, joint, commit)
         for place in plan.coded:
             if place in left:
                 segment = bucket.segments[place]
                 out = self._output(segment)
                 if commit:
-                    ledger.conclude(place, out)
+                    transaction.conclude(place, out)
                 else:
-                    pending = ledger.pending(place)
+                    pending = transaction.pending(place)
                     self.compressor.combine_(out, [pending.payload], pending.ctx)
                 self._store(segment, out)
         sums = {place: slot for place, slot in zip(plan.dense, frame.payloads) if place in left}

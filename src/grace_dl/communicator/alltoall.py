@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..compressor.base import Context, Payload, Spec, work_dtype
+from ..compressor.base import Compressor, Context, Payload, Spec, work_dtype
 from ..key import Key
 from ..memory.base import Memory
 from ..pipeline.bucket import Bucket, Segment
-from ..pipeline.exchange import Program
+from ..pipeline.driver import Program
 from ..pipeline.frame import FAILED, NONFINITE, UNUSED, USED, FixedFrame, check_flags
 from ..pipeline.request import Gather, Swap, Verdict
 from .base import Communicator
-from .ledger import Ledger, finite, peer_errors
+from .transaction import BucketTransaction, finite, peer_errors
 
 ALIGN = 1024
 """Slices begin at multiples of this, so that blocks of block-wise methods are not cut."""
@@ -60,39 +60,37 @@ class Slices:
 class Alltoall(Communicator):
     """Two phases: every slice is combined by its owner, then the results are gathered."""
 
-    kind = "alltoall"
+    name = "alltoall"
+    refusal = "a slice of a tensor cannot be compressed on its own, or its size varies"
 
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        self._pieces: dict[str, list[Piece]] = {}
-        self._numels: dict[str, int] = {}
-        super().__init__(*arguments, **keywords)
+    def __init__(self, compressor: Compressor, memory: Memory, **options: Any) -> None:
+        super().__init__(compressor, memory, **options)
         self.second: Memory = self.memory.second_phase()
+
+    @classmethod
+    def carries(cls, compressor: type[Compressor]) -> bool:
+        return compressor.elementwise
 
     @property
     def channels(self) -> int:
         return 2
 
-    def _memories(self) -> dict[str, Memory]:
+    def memories(self) -> dict[str, Memory]:
         return {"memory": self.memory, "second": self.second}
 
-    def residual(self, name: str) -> Tensor | None:
+    def owed(self, name: str) -> Tensor | None:
         """What this rank owes: of its own gradient everywhere, and of the average where it owns the slice.
 
         The second is owed once for all ranks together, the first once for each, hence the factor.
         """
-        total: Tensor | None = self._carried.get(name)
-        total = None if total is None else total.clone()
-        for piece in self._pieces.get(name, ()):
-            size = self.transport.size
-            for owed, factor in (
-                (self.memory.residual(piece.name), 1),
-                (self.second.residual(_again(piece.name)), size),
-            ):
-                if owed is not None:
-                    if total is None:
-                        total = torch.zeros(self._numels[name], dtype=owed.dtype, device=owed.device)
-                    total[piece.start : piece.stop] += factor * owed.view(-1)
-        return total
+        parts = []
+        for key in self.memory.keys_of(name):
+            first, second = self.memory.residual(key), self.second.residual(_again(key))
+            if first is None:
+                continue
+            whole = first.view(-1)
+            parts.append(whole if second is None else whole + self.transport.size * second.view(-1))
+        return torch.cat(parts) if parts else None
 
     # Layout -------------------------------------------------------------------------------------------
 
@@ -113,8 +111,6 @@ class Alltoall(Communicator):
         owned: list[list[Piece]] = [[] for _ in range(size)]
         for place, segment in enumerate(bucket.segments):
             pieces = self._cut(place, segment, dense[place])
-            self._pieces[segment.name] = [piece for piece in pieces if not piece.dense]
-            self._numels[segment.name] = segment.flat.numel()
             for piece in pieces:
                 owned[piece.owner].append(piece)
 
@@ -156,11 +152,11 @@ class Alltoall(Communicator):
 
     # Exchange -----------------------------------------------------------------------------------------
 
-    def exchange(self, bucket: Bucket) -> Program:
+    def program(self, bucket: Bucket) -> Program:
         plan = self._plan(bucket)
         slices: Slices = plan.layout
         size, rank = self.transport.size, self.transport.rank
-        first, second = Ledger(), Ledger()
+        first, second = BucketTransaction(), BucketTransaction()
         try:
             self._scatter(bucket, slices, first)
             in_splits = slices.sizes
@@ -175,10 +171,10 @@ class Alltoall(Communicator):
             second.abort()
             raise
         del averages
-        steps = [self._steps.get(segment.name, 0) for segment in bucket.segments]
+        steps = [self.state.step(segment.name) for segment in bucket.segments]
         for place, segment in enumerate(bucket.segments):
             if commit and flags[place] == USED:
-                self._stepped(segment.name)
+                self.state.commit(segment.name)
         for owner, pieces in enumerate(slices.owned):
             for number, piece in enumerate(pieces):
                 good = commit and flags[piece.place] == USED
@@ -187,7 +183,7 @@ class Alltoall(Communicator):
                     second.settle(number, good)
         self._decode(bucket, slices, flags, commit, steps)
 
-    def _scatter(self, bucket: Bucket, slices: Slices, ledger: Ledger) -> None:
+    def _scatter(self, bucket: Bucket, slices: Slices, transaction: BucketTransaction) -> None:
         inputs = [self._input(segment).view(-1) for segment in bucket.segments]
         sound = [finite(segment.flat) for segment in bucket.segments]
         for owner, (pieces, (flags, payloads)) in enumerate(zip(slices.owned, slices.scatter.mine)):
@@ -206,13 +202,13 @@ class Alltoall(Communicator):
                     key = self.key(piece.name, base=segment.name)
                     where = _place(owner, number)
                     # What a former method still owes may make a sum overflow.
-                    known = segment.name not in self._carried
+                    known = segment.name not in self.state.carried
                     mine.append(
-                        ledger.begin(where, self.memory, self.compressor, part, key, out, segment.used, known)
+                        transaction.begin(where, self.memory, self.compressor, part, key, out, segment.used, known)
                     )
             flags.copy_(torch.tensor(mine, dtype=torch.uint8))
 
-    def _combine(self, bucket: Bucket, slices: Slices, first: Ledger, second: Ledger) -> list[Tensor]:
+    def _combine(self, bucket: Bucket, slices: Slices, first: BucketTransaction, second: BucketTransaction) -> list[Tensor]:
         """Average the pieces this rank owns and encode them again; the averages live until the verdict."""
         rank, averages = self.transport.rank, []
         arrived = [flags.tolist() for flags, _ in slices.scatter.theirs]

@@ -1,35 +1,26 @@
-"""What a communicator is: compressor, memory and a way for payloads to meet, behind one `step`."""
+"""What a communicator is: a compressor and a memory, and a way for payloads to meet."""
 
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from .. import kernels, registry
+from .. import kernels
 from ..compressor.base import Compressor, Payload, Spec, narrow, work_dtype, working
-from ..errors import ConfigError, StateError
 from ..key import Key
 from ..memory.base import Memory
 from ..memory.none import NoneMemory
-from ..pipeline.bucket import Bucket, Segment, single
-from ..pipeline.exchange import Exchange, Program
+from ..pipeline.bucket import Bucket, Segment
+from ..pipeline.driver import Program
 from ..pipeline.frame import NONFINITE, UNUSED, USED
-from ..telemetry import Stats
-from ..transport import Transport, detect
-from .kept import Kept
-from .ledger import Ledger
-
-if TYPE_CHECKING:
-    from torch.nn.parallel import DistributedDataParallel
-
-    from ..dist.attach import Attached
-    from ..dist.optimizer import AttachedOptimizer
+from ..transport import Transport
+from .state import State
+from .transaction import BucketTransaction
 
 
 @dataclass(slots=True)
@@ -44,178 +35,109 @@ class Plan:
     layout: Any
 
 
-class Communicator(Kept):
-    """Compresses gradients, exchanges them with all ranks and gives back the average.
+class Communicator:
+    """A way for compressed gradients to meet: encodes, exchanges with all ranks and leaves the average.
 
-    `world_size` may be given, as scripts do; it is then checked. `dense_below`: parameters with fewer elements travel
-    uncompressed in the same frame (`step` compresses always). `seed` is the seed of all randomness.
+    It holds what one method keeps (its memory) and prepares (plans of buckets); a session owns it. Subclasses define
+    `program`, and declare which compressors they can carry. `dense_below`: parameters with fewer elements travel
+    uncompressed in the same frame. `seed` is the seed of all random draws. `label` names the method in messages.
     """
 
-    kind: ClassVar[str] = ""
+    name: ClassVar[str] = ""
+    sums: ClassVar[bool] = False
+    """Whether payloads of all ranks are added on the way."""
+    refusal: ClassVar[str] = ""
+    """Why it cannot carry some compressors."""
 
     def __init__(
         self,
         compressor: Compressor,
-        memory: Memory | None = None,
-        world_size: int | None = None,
+        memory: Memory,
         *,
-        transport: Transport | None = None,
+        transport: Transport,
+        state: State | None = None,
         seed: int = 0,
-        dense_below: int | None = None,
+        dense_below: int = 0,
+        label: str = "",
     ) -> None:
-        if not isinstance(compressor, Compressor):
-            raise ConfigError(
-                f"compressor={compressor!r} is no Compressor object; pass one, such as TopKCompressor(0.01), or "
-                "use grace_from_params({'compressor': 'topk'})."
-            )
-        if dense_below is not None and dense_below < 0:
-            raise ConfigError(
-                f"dense_below={dense_below} must not be negative; 0 compresses every parameter."
-            )
-        if world_size is not None and (not isinstance(world_size, int) or world_size < 1):
-            raise ConfigError(f"world_size={world_size!r} must be a positive whole number, or left out.")
-        self.method = registry.method_of(compressor)
-        self.compressor = compressor
-        self.memory = self._pair(memory)
-        self.seed = int(seed)
-        self.dense_below = (
-            0 if compressor.flat else self.method.dense_below if dense_below is None else dense_below
-        )
-        self.stats = Stats()
-        self._world_size = world_size
-        self._transport: Transport | None = None
+        self.compressor = compressor.paired(not isinstance(memory, NoneMemory))
+        self.memory = memory
+        self.transport = transport
+        self.state = State() if state is None else state
+        self.seed = seed
+        self.dense_below = 0 if compressor.whole_bucket else dense_below
+        self.label = label or repr(compressor)
         self._plans: dict[Hashable, Plan] = {}
-        super().__init__()
-        if transport is not None:
-            self.transport = transport
 
-    # Building -----------------------------------------------------------------------------------------
-
-    def _pair(self, memory: Memory | None) -> Memory:
-        method, kind = self.method, type(self).kind
-        if kind and kind not in method.communicators:
-            raise ConfigError(
-                f"{method.name} cannot go through {kind}: {_REASONS[kind]}. "
-                f"It goes through: {', '.join(method.communicators)}."
-            )
-        name = registry.memory_name(memory) if memory is not None else method.memories[0]
-        if name == "none" and "none" not in method.memories:
-            # Momenta and factors are part of such a method; scripts that name no memory mean the method's own.
-            memory, name = None, method.memories[0]
-        if memory is None:
-            assert name is not None
-            memory = partner(registry.memory_class(name), self.compressor)
-        elif name is not None and name not in method.memories:
-            raise ConfigError(
-                f"{method.name} does not work with memory {name!r}. It works with: {', '.join(method.memories)}."
-            )
-        known = {**method.warn, **self.compressor.warn}
-        if name in known:
-            warnings.warn(f"{method.name} with memory {name!r}: {known[name]}", stacklevel=4)
-        if getattr(self.compressor, "scaled", False) is None:
-            self.compressor.scaled = isinstance(memory, NoneMemory)  # type: ignore[attr-defined]
-        return memory
-
-    @property
-    def transport(self) -> Transport:
-        """The engine below; found when first needed, so that objects may be built before it is initialised."""
-        if self._transport is None:
-            self.transport = detect()
-        assert self._transport is not None
-        return self._transport
-
-    @transport.setter
-    def transport(self, transport: Transport) -> None:
-        if self._world_size is not None and self._world_size != transport.size:
-            raise ConfigError(
-                f"world_size={self._world_size} was given, but {transport.size} ranks run here; "
-                "leave world_size out, or start as many workers as it says."
-            )
-        if self._loaded_rank is not None and self._loaded_rank != (transport.rank, transport.size):
-            rank, size = self._loaded_rank
-            raise StateError(
-                f"the state of rank {rank} of {size} was loaded on rank {transport.rank} of {transport.size}; "
-                "every rank saves and loads its own."
-            )
-        self._transport = transport
-        # Buffers and comparisons of layouts belong to the ranks they were made for.
-        self._plans.clear()
-        transport.open(self.channels)
-        if hasattr(self.memory, "workers"):
-            self.memory.workers = transport.size
+    @classmethod
+    def carries(cls, compressor: type[Compressor]) -> bool:
+        """Whether payloads of this compressor class can go through it."""
+        return True
 
     @property
     def channels(self) -> int:
         """How many rounds a bucket may take."""
         return 1
 
-    # Use ----------------------------------------------------------------------------------------------
+    # State --------------------------------------------------------------------------------------------
 
-    def step(self, tensor: Tensor, name: str) -> Tensor:
-        """Exchange one tensor with all ranks; returns the result, of the same shape and dtype."""
-        return self.receive_step(*self.send_step(tensor, name))
+    def memories(self) -> dict[str, Memory]:
+        """The memories it keeps, by label."""
+        return {"memory": self.memory}
 
-    def send_step(self, tensor: Tensor, name: str) -> tuple[Exchange, Bucket]:
-        """Compress and send; give what is returned to `receive_step`."""
-        bucket = single(tensor, name)
-        exchange = Exchange(self)
-        if bucket.segments[0].flat.numel():
-            exchange.launch(bucket)
-        return exchange, bucket
+    def owed(self, name: str) -> Tensor | None:
+        """What is still owed for a parameter by its memories, flat, in units of the gradient."""
+        found = self.memory.residual(name)
+        return None if found is None else found.view(-1)
 
-    def receive_step(self, exchange: Exchange, bucket: Bucket) -> Tensor:
-        """Wait for what `send_step` began; returns the result."""
-        exchange.finish()
-        return bucket.segments[0].view
+    def take(self, name: str, other: Communicator) -> None:
+        """Take over a parameter's state: as it is from memories of the same kind, else as what they still owe."""
+        if self._alike(other):
+            mine = self.memories()
+            for label, memory in other.memories().items():
+                for key in memory.keys_of(name):
+                    mine[label].state[key] = memory.state.pop(key)
+            return
+        owed = other.owed(name)
+        if owed is not None:
+            carried = self.state.carried.get(name)
+            self.state.carried[name] = owed.detach().clone() if carried is None else carried + owed
+        for memory in other.memories().values():
+            for key in memory.keys_of(name):
+                del memory.state[key]
 
-    def attach(
-        self,
-        target: DistributedDataParallel | torch.optim.Optimizer,
-        scaler: Any = None,
-        *,
-        named_parameters: Iterable[tuple[str, Tensor]] | None = None,
-        **options: Any,
-    ) -> Attached | AttachedOptimizer:
-        """Compress gradients while the backward pass runs.
+    def _alike(self, other: Communicator) -> bool:
+        return (
+            type(self) is type(other)
+            and type(self.memory) is type(other.memory)
+            and self.memory.settings() == other.memory.settings()
+        )
 
-        `target`: a `DistributedDataParallel` model; or, under Horovod or without DDP, an optimizer together with
-        `named_parameters=model.named_parameters()`. `scaler`: the GradScaler in use, if any, so that state follows its
-        changes of scale.
-        """
-        if isinstance(target, torch.optim.Optimizer):
-            from ..dist.optimizer import AttachedOptimizer
-
-            return AttachedOptimizer(self, target, named_parameters, scaler, **options)
-        if named_parameters is not None or options:
-            raise ConfigError(
-                "named_parameters and further options go with an optimizer; a DDP model knows its parameters."
-            )
-        from ..dist.attach import Attached
-
-        return Attached(self, target, scaler)
+    def forget_plans(self) -> None:
+        """Drop what was prepared for buckets: they have changed, or the ranks have."""
+        self._plans.clear()
 
     # Exchange -----------------------------------------------------------------------------------------
 
-    def exchange(self, bucket: Bucket) -> Program:
+    def program(self, bucket: Bucket) -> Program:
         """The rounds of one bucket: yields requests, then a verdict; then settles memory and decodes."""
         raise NotImplementedError
 
     def key(self, name: str, base: str | None = None) -> Key:
         """The key of the next draw for `name`; pieces of a parameter share the step of their `base`."""
-        return Key(name, self.seed, self._steps.get(base or name, 0), self.transport.rank)
+        return Key(
+            name, self.seed, self.state.step(base or name), self.transport.rank, self.transport.size, self.sums
+        )
 
     def _is_dense(self, segment: Segment, bucket: Bucket) -> bool:
         numel = segment.flat.numel()
         small = numel == 0 or (numel < self.dense_below and not bucket.compress_all)
-        return small or not self.compressor.takes(segment.view.shape, self._steps.get(segment.name, 0))
+        return small or not self.compressor.takes(segment.view.shape)
 
     def _plan(self, bucket: Bucket) -> Plan:
-        # Parameters that were unused for a while lag in steps.
-        self.compressor.advance(max(self._steps.get(segment.name, 0) for segment in bucket.segments))
         dense = [self._is_dense(segment, bucket) for segment in bucket.segments]
         signature = (
             bucket.dtype,
-            self.compressor.phase,
             tuple((s.name, s.flat.numel(), d) for s, d in zip(bucket.segments, dense)),
         )
         plan = self._plans.get(bucket.key)
@@ -236,17 +158,16 @@ class Communicator(Kept):
         raise NotImplementedError
 
     def _agree(self, signature: tuple[Any, ...]) -> None:
-        dtype, phase, segments = signature
+        dtype, segments = signature
         text = json.dumps(
             {
-                "method": self.method.name,
-                "communicator": self.kind,
+                "method": self.label,
+                "communicator": self.name,
                 "compressor": _plain(self.compressor.settings()),
                 "memory": [type(self.memory).__name__, _plain(self.memory.settings())],
                 "seed": self.seed,
                 "dense_below": self.dense_below,
                 "dtype": str(dtype),
-                "phase": repr(phase),
                 "parameters": segments,
             }
         )
@@ -262,7 +183,7 @@ class Communicator(Kept):
         if self.compressor.layout_free:
             # In the parameter's shape, but in memory order.
             grad = working(grad if grad.is_contiguous() else segment.flat.view(grad.shape))
-        owed = self._carried.get(segment.name)
+        owed = self.state.carried.get(segment.name)
         return grad if owed is None else grad + owed.to(grad.dtype).view(grad.shape)
 
     def _output(self, segment: Segment) -> Tensor:
@@ -270,14 +191,14 @@ class Communicator(Kept):
         return _flat_output(segment) if self.compressor.layout_free else segment.view
 
     def _begin(
-        self, bucket: Bucket, plan: Plan, ledger: Ledger, slots: Sequence[Payload | None]
+        self, bucket: Bucket, plan: Plan, transaction: BucketTransaction, slots: Sequence[Payload | None]
     ) -> list[int]:
         """Encode every segment, into its slots of a frame where there are any; returns their flags."""
         flags = [USED] * len(bucket.segments)
         coded = [bucket.segments[place] for place in plan.coded]
         pieces = [(self._input(s), self.key(s.name), slots[place]) for s, place in zip(coded, plan.coded)]
         used = [segment.used for segment in coded]
-        begun = ledger.begin_all(plan.coded, self.memory, self.compressor, pieces, used)
+        begun = transaction.begin_all(plan.coded, self.memory, self.compressor, pieces, used)
         for place, flag in zip(plan.coded, begun):
             flags[place] = flag
         raw = [slots[place] for place in plan.dense]
@@ -293,8 +214,8 @@ class Communicator(Kept):
             return
         segments = [bucket.segments[place] for place in plan.dense]
         inputs = [segment.flat for segment in segments]
-        if self._carried:
-            owed = [self._carried.get(segment.name) for segment in segments]
+        if self.state.carried:
+            owed = [self.state.carried.get(segment.name) for segment in segments]
             inputs = [x if o is None else working(x) + o.view(-1) for x, o in zip(inputs, owed)]
         finite = kernels.of(slots[0]).copy_finite_(slots, inputs)
         for place, segment, slot, good in zip(plan.dense, segments, slots, finite, strict=True):
@@ -302,7 +223,7 @@ class Communicator(Kept):
             if not good:
                 slot.zero_()
 
-    def _decide(self, bucket: Bucket, ledger: Ledger, flags: Sequence[int], commit: bool) -> set[int]:
+    def _decide(self, bucket: Bucket, transaction: BucketTransaction, flags: Sequence[int], commit: bool) -> set[int]:
         """Abort what does not count and count the steps of what does, which is left to commit.
 
         Returns the places of the segments whose result is to be computed.
@@ -310,9 +231,9 @@ class Communicator(Kept):
         left = set()
         for place, (segment, flag) in enumerate(zip(bucket.segments, flags)):
             if commit and flag == USED:
-                self._stepped(segment.name)
+                self.state.commit(segment.name)
             else:
-                ledger.settle(place, commit=False)
+                transaction.settle(place, commit=False)
             if not self._conclude_flagged(segment, flag):
                 left.add(place)
         return left
@@ -349,31 +270,8 @@ class Communicator(Kept):
             segment.flat.fill_(float("nan"))
         return flag in (NONFINITE, UNUSED)
 
-    def _stepped(self, name: str) -> None:
-        """A parameter's step was committed."""
-        self._steps[name] = self._steps.get(name, 0) + 1
-        self._carried.pop(name, None)
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.compressor!r}, {self.memory!r})"
-
-
-_REASONS = {
-    "allreduce": "its payloads do not add up",
-    "allgather": "it exchanges sums in several rounds",
-    "broadcast": "it exchanges sums in several rounds",
-    "alltoall": "a slice of a tensor cannot be compressed on its own, or its size varies",
-}
-
-
-def partner(memory: type[Memory], compressor: Compressor) -> Memory:
-    """The memory a method goes with, given those of its settings that the memory also has."""
-    settings = {
-        p.name: getattr(compressor, p.name)
-        for p in registry.parameters(memory)
-        if getattr(compressor, p.name, None) is not None
-    }
-    return memory(**settings)
 
 
 def _flat_output(segment: Segment) -> Tensor:

@@ -11,7 +11,7 @@ from .allgather import Allgather
 class Broadcast(Allgather):
     """As `Allgather`, by one broadcast per rank: for engines whose all-gather is slow."""
 
-    kind = "broadcast"
+    name = "broadcast"
 
     def _meet(self, receive: Tensor, send: Tensor) -> Request:
         rank, size = self.transport.rank, self.transport.size

@@ -7,7 +7,7 @@ A compressor is a pure function of tensor, settings and key. It keeps no state b
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -38,10 +38,12 @@ class Compressor:
     """The expectation of what is decoded differs from the input: wants error feedback."""
     elementwise: ClassVar[bool] = False
     """A slice of a tensor may be compressed on its own (all-to-all)."""
-    flat: ClassVar[bool] = False
+    whole_bucket: ClassVar[bool] = False
     """Tensor boundaries do not matter: a whole bucket may be encoded in one call."""
     layout_free: ClassVar[bool] = False
     """Takes the elements in memory order; does not need the tensor's own strides."""
+    divides_first: ClassVar[bool] = False
+    """Where payloads are summed, each rank sends its share of the mean."""
     multi_round: ClassVar[bool] = False
     """Exchanges through `rounds` of its memory instead of one payload (low-rank methods)."""
 
@@ -125,22 +127,18 @@ class Compressor:
         if self.average and workers != 1:
             out.div_(workers)
 
-    def advance(self, step: int) -> None:
-        """A step of this number begins, on every rank alike: settings that follow the steps (a warm-up) change here."""
+    def paired(self, feedback: bool) -> Compressor:
+        """The compressor to use with an error memory, or without; itself unless a setting depends on it."""
+        return self
 
-    def takes(self, shape: Sequence[int], step: int) -> bool:
-        """Whether a parameter of this shape is compressed at this step; others travel dense."""
+    def takes(self, shape: Sequence[int]) -> bool:
+        """Whether a parameter of this shape is compressed; others travel dense."""
         return True
 
     @property
     def warn(self) -> dict[str, str]:
         """Memories that are allowed but go wrong with these settings: name to reason."""
         return {}
-
-    @property
-    def phase(self) -> Hashable:
-        """Changes whenever `spec` does in the course of a run (a warm-up); the same on every rank at every step."""
-        return None
 
     def spec(self, numel: int, dtype: torch.dtype) -> Spec | None:
         """Dtypes and lengths of the payload of `numel` elements; None where the size depends on the data."""

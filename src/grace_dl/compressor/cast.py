@@ -24,10 +24,10 @@ class CastCompressor(FusedCodec):
 
     sums = True
     elementwise = True
-    flat = True
+    whole_bucket = True
     kind: ClassVar[torch.dtype]
     largest: ClassVar[float]
-    workers: int = 1
+    divides_first = True
 
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:
         return ((self.kind, numel),)
@@ -43,21 +43,25 @@ class CastCompressor(FusedCodec):
         key: Key,
         out: Payload,
     ) -> None:
-        kernel.cast_encode(x, g, beta, gamma, ef, self.workers, self._limit(), out[0])
+        kernel.cast_encode(x, g, beta, gamma, ef, shares(key), self._limit(shares(key)), out[0])
 
-    def _limit(self) -> float:
+    def _limit(self, workers: int) -> float:
         """The largest number of this kind that `workers` ranks may send without their sum overflowing."""
-        if self.workers == 1:
+        if workers == 1:
             return self.largest
-        share = torch.tensor(self.largest / self.workers, dtype=torch.float64)
+        share = torch.tensor(self.largest / workers, dtype=torch.float64)
         rounded = share.to(self.kind)
         if float(rounded) > float(share):
             rounded = torch.nextafter(rounded, torch.zeros_like(rounded))
         return float(rounded)
 
     def residual_(self, tensor: Tensor, payload: Payload, ctx: Context) -> None:
-        tensor.sub_(payload[0].view_as(tensor).to(tensor.dtype), alpha=self.workers)
+        tensor.sub_(payload[0].view_as(tensor).to(tensor.dtype), alpha=shares(ctx.key))
 
     def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
         payload_part(payload[0], self.kind, out.numel())
         kernels.of(out).cast_add(out, payload[0])
+
+
+def shares(key: Key) -> int:
+    return key.workers if key.summed else 1

@@ -17,6 +17,7 @@ from torch import Tensor
 from .. import kernels
 from ..errors import ConfigError, PayloadError
 from ..key import Key
+from ..registry import Stages
 from ..settings import number
 from .base import Compressor, Context, Payload, work_dtype, working
 
@@ -35,12 +36,9 @@ class LowRankCompressor(Compressor):
     multi_round = True
     layout_free = True
 
-    def __init__(self, rank: int, min_compression_rate: float, start_iter: int) -> None:
+    def __init__(self, rank: int, min_compression_rate: float) -> None:
         super().__init__()
         self.rank = count("rank", rank, 1, "the number of columns of each factor; 1 to 4 is usual")
-        self.start_iter = count(
-            "start_iter", start_iter, 0, "the first step that is compressed; 0 compresses all"
-        )
         number("min_compression_rate", min_compression_rate, "how many times smaller the factors must be")
         if not 0 < min_compression_rate < math.inf:
             raise ConfigError(
@@ -51,8 +49,8 @@ class LowRankCompressor(Compressor):
 
     # Which tensors ------------------------------------------------------------------------------------
 
-    def takes(self, shape: Sequence[int], step: int) -> bool:
-        return step >= self.start_iter and self.fits(shape)
+    def takes(self, shape: Sequence[int]) -> bool:
+        return self.fits(shape)
 
     def fits(self, shape: Sequence[int]) -> bool:
         """Whether the factors of a tensor of this shape exist and are enough smaller than the tensor."""
@@ -66,7 +64,7 @@ class LowRankCompressor(Compressor):
         self, shape: Sequence[int], dtype: torch.dtype = torch.float32, step: int = 0
     ) -> int:
         """Bytes this rank hands to the all-reduce for a tensor of this shape at this step."""
-        if not self.takes(shape, step):
+        if not self.fits(shape):
             return math.prod(shape) * dtype.itemsize
         return self._factor_elements(*matrix_shape(shape), step) * work_dtype(dtype).itemsize
 
@@ -123,6 +121,12 @@ class LowRankCompressor(Compressor):
             out.add_(checked[0].reshape(out.shape), alpha=sign)
         else:
             out.view(checked[0].shape[0], checked[1].shape[1]).addmm_(*checked, alpha=sign)
+
+
+def from_step(start_iter: int = 0) -> Stages:
+    """Plain averaging before step `start_iter`: the first gradients change too fast for a low rank to follow."""
+    count("start_iter", start_iter, 0, "the first step that is compressed; 0 compresses all")
+    return ((0, None), (start_iter, {})) if start_iter else ()
 
 
 def count(label: str, value: Any, least: int, meaning: str) -> int:

@@ -106,7 +106,7 @@ def check_ratio(ratio: float) -> float:
     """A share of the elements, as every sparsifier takes it."""
     if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio <= 1:
         raise ConfigError(
-            f"compress_ratio={ratio!r} must be a number in (0, 1]: the share of elements that is sent, "
+            f"ratio={ratio!r} must be a number in (0, 1]: the share of elements that is sent, "
             "for example 0.01 for one in a hundred."
         )
     return float(ratio)

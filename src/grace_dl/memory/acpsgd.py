@@ -7,10 +7,10 @@ from typing import cast
 
 from torch import Tensor
 
-from ..compressor.acpsgd import ACPSGDCompressor
 from ..compressor.base import Compressor
 from ..compressor.lowrank import orthonormalise
 from ..key import Key
+from ..methods.acpsgd import ACPSGDCompressor
 from .base import Pending
 from .lowrank import LowRankMemory, LowRankPending, Rounds, finite
 

@@ -6,6 +6,7 @@ A step is a transaction: `begin` encodes a gradient (and may already write state
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -162,6 +163,11 @@ class Memory:
                 "another model was loaded. Give every parameter its own name."
             )
         return tensor
+
+    def keys_of(self, name: str) -> list[str]:
+        """Under which names state of a parameter is kept: its own, or those of its slices (see `Alltoall`)."""
+        own = re.compile(rf"{re.escape(name)}(#\d+)?'?")
+        return [key for key in self.state if own.fullmatch(key)]
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of all state, by parameter name and slot."""

@@ -65,16 +65,14 @@ class DgcMemory(Memory):
         self.nesterov = flag("nesterov", nesterov)
         self.momentum_masking = flag("momentum_masking", momentum_masking)
         self.gradient_clipping = gradient_clipping
-        self.workers = 1
 
     def settings(self) -> dict[str, Any]:
         found = super().settings()
-        found.pop("workers")
         if callable(self.gradient_clipping):
             found["gradient_clipping"] = getattr(self.gradient_clipping, "__qualname__", "a function")
         return found
 
-    def _clip(self, grad: Tensor) -> tuple[Tensor, float]:
+    def _clip(self, grad: Tensor, workers: int = 1) -> tuple[Tensor, float]:
         """The gradient to accumulate and its factor; `grad` itself stays as it is until the step is decided."""
         limit = self.gradient_clipping
         if limit is None:
@@ -83,7 +81,7 @@ class DgcMemory(Memory):
             clipped = limit(grad.clone())
             return clipped.to(grad.dtype).contiguous().view_as(grad), 1.0
         norm = math.sqrt(kernels.of(grad).square_sum(grad.view(-1)))
-        bound = limit / math.sqrt(self.workers)
+        bound = limit / math.sqrt(workers)
         return grad, (bound / norm if norm > bound else 1.0)
 
     def compensate(self, tensor: Tensor, name: str) -> Tensor:
@@ -103,7 +101,7 @@ class DgcMemory(Memory):
         m, v = self.slot(key.name, "m", grad), self.slot(key.name, "v", grad)
         if not kernels.of(grad).all_finite(grad):
             raise NotFinite
-        used, scale = self._clip(grad)
+        used, scale = self._clip(grad, key.workers)
         kernels.of(v).dgc_correct_(m.view(-1), v.view(-1), used.view(-1), self.momentum, self.nesterov, scale)
         try:
             payload, ctx = compressor.encode(v, key, out)
@@ -119,7 +117,7 @@ class DgcMemory(Memory):
         results: list[Pending | Exception] = []
         for grad, key, _ in pieces:
             try:
-                used, scale = self._prepare(grad, key.name)
+                used, scale = self._prepare(grad, key)
                 results.append(DgcPending(key, compressor, grad, [], None, None, used, scale))
             except Exception as error:
                 results.append(error)
@@ -166,12 +164,12 @@ class DgcMemory(Memory):
             except Exception as error:
                 done.append(error)
 
-    def _prepare(self, grad: Tensor, name: str) -> tuple[Tensor, float]:
+    def _prepare(self, grad: Tensor, key: Key) -> tuple[Tensor, float]:
         """Make room for a parameter's state, and clip; what is accumulated is looked through later, unless clipped."""
-        self.slot(name, "m", grad), self.slot(name, "v", grad)
+        self.slot(key.name, "m", grad), self.slot(key.name, "v", grad)
         if self.gradient_clipping is not None and not kernels.of(grad).all_finite(grad):
             raise NotFinite
-        return self._clip(grad)
+        return self._clip(grad, key.workers)
 
     def commit(self, pending: Pending) -> None:
         self.commit_all([pending])

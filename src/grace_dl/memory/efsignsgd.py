@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..compressor.efsignsgd import LEARNING_RATE, checked_rate
+from ..methods.efsignsgd import LEARNING_RATE, checked_rate
 from .residual import ResidualMemory
 
 

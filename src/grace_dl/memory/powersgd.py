@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..compressor.base import Compressor
 from ..compressor.lowrank import orthonormalise, warm
-from ..compressor.powersgd import PowerSGDCompressor
 from ..key import Key
+from ..methods.powersgd import PowerSGDCompressor
 from .lowrank import LowRankMemory, LowRankPending, Rounds, finite
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from ..compressor.base import Compressor, Payload
-from ..compressor.signum import MOMENTUM, checked_momentum
 from ..key import Key
+from ..methods.signum import MOMENTUM, checked_momentum
 from .base import Memory, Pending
 
 

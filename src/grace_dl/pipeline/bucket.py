@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -66,3 +67,26 @@ def check(tensor: Tensor, name: str) -> None:
         raise UnsupportedError(
             f"{name!r} has dtype {tensor.dtype}; gradients must be float16, bfloat16, float32 or float64."
         )
+
+
+T = TypeVar("T")
+
+
+def fill(
+    items: Iterable[T], limit: int, kind: Callable[[T], Hashable], weigh: Callable[[T], int]
+) -> list[list[T]]:
+    """Items in buckets of one kind, each closed once it weighs `limit` bytes, in the order given.
+
+    >>> fill(["a", "bb", "c", "d"], 3, kind=lambda item: None, weigh=len)
+    [['a', 'bb'], ['c', 'd']]
+    """
+    buckets: list[list[T]] = []
+    open_: dict[Hashable, tuple[list[T], int]] = {}
+    for item in items:
+        bucket, weight = open_.get(kind(item), ([], 0))
+        if not bucket:
+            buckets.append(bucket)
+        bucket.append(item)
+        weight += weigh(item)
+        open_[kind(item)] = ([], 0) if weight >= limit else (bucket, weight)
+    return buckets

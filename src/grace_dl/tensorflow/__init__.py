@@ -1,17 +1,35 @@
-"""Horovod with TensorFlow 2 and Keras.
+"""The original GRACE's names for Horovod with TensorFlow 2 and Keras.
 
-Importing this package, or anything below it, teaches `DistributedOptimizer` and `DistributedGradientTape` of
-`horovod.tensorflow`, `horovod.tensorflow.keras` and `horovod.keras` the keyword `grace`; a call without it behaves as
-before, `disable()` takes the keyword away again. `grace_dl.tensorflow.compressor`, `.memory`, `.communicator` and `.helper`
-are other names of the one implementation: TensorFlow's tensors are lent to it through DLPack.
+Importing this package, or anything below it, lets `DistributedOptimizer` and `DistributedGradientTape` of
+`horovod.tensorflow`, `horovod.tensorflow.keras` and `horovod.keras` accept the keyword `grace`; a call without it behaves as
+before, and `disable()` takes the keyword out again. TensorFlow's tensors are lent to PyTorch's kernels through DLPack.
 """
 
-from .._alias import alias
+from __future__ import annotations
 
-alias(__name__)
+from typing import TYPE_CHECKING, Any
 
-from .teach import disable, enable, enabled  # noqa: E402
+from ..integrations import horovod_patch
 
+if TYPE_CHECKING:
+    from ..integrations.tensorflow.handle import TensorHandle
+
+enable, disable, enabled = (
+    horovod_patch.tensorflow.enable,
+    horovod_patch.tensorflow.disable,
+    horovod_patch.tensorflow.enabled,
+)
 enable()
 
-__all__ = ["disable", "enable", "enabled"]
+
+def handle(method: Any, **options: Any) -> TensorHandle:
+    """A handle for the tapes of a training loop, which are made anew at every step.
+
+    Pass it as `hvd.DistributedGradientTape(tape, grace=handle)`. Options are those of Horovod's tape.
+    """
+    from ..integrations.tensorflow.options import handle_for
+
+    return handle_for(method, options)
+
+
+__all__ = ["disable", "enable", "enabled", "handle"]

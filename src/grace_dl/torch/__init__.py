@@ -1,16 +1,16 @@
-"""Horovod with PyTorch.
+"""The original GRACE's names for Horovod with PyTorch.
 
-Importing this package, or anything below it, teaches `horovod.torch.DistributedOptimizer` the keyword `grace`; a call
-without it behaves as before, `disable()` takes the keyword away again. `grace_dl.torch.compressor`, `.memory`,
-`.communicator` and `.helper` are other names of the one implementation.
+Importing this package, or anything below it, lets `horovod.torch.DistributedOptimizer` accept the keyword `grace`; a call
+without it behaves as before, and `disable()` takes the keyword out again.
 """
 
-from .._alias import alias
+from ..integrations import horovod_patch
 
-alias(__name__)
-
-from .teach import disable, enable, enabled  # noqa: E402
-
+enable, disable, enabled = (
+    horovod_patch.torch.enable,
+    horovod_patch.torch.disable,
+    horovod_patch.torch.enabled,
+)
 enable()
 
 __all__ = ["disable", "enable", "enabled"]

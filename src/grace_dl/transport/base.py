@@ -58,8 +58,18 @@ class Transport(abc.ABC):
     rank: int
     size: int
 
+    stale = False
+    """Whether the engine was started anew since this was made, perhaps with other ranks."""
+
+    def renew(self) -> Transport:
+        """A transport on the engine as it is now."""
+        raise NotImplementedError
+
     def open(self, channels: int) -> None:
         """Make that many channels ready; called by all ranks together."""
+
+    def close(self) -> None:
+        """Release what `open` made."""
 
     @abc.abstractmethod
     def allreduce(self, tensor: Tensor, channel: int = 0) -> Handle:

@@ -136,14 +136,15 @@ class HorovodTransport(Transport):
         # Objects are made in the same order on the ranks of a set, so that a count per set names them.
         self._label = f"grace.{set_id}.{_session.next(set_id)}"
         self._agreements = 0
-        self._agreements = 0
         self._counts: dict[str, int] = {}
         self._flying: dict[str, HorovodHandle] = {}
 
     @property
-    def stale(self) -> bool:
-        """Whether Horovod was initialised anew since this was made: ranks, size and names begin again."""
+    def stale(self) -> bool:  # type: ignore[override]
         return self._table is not mpi_ops._handle_map
+
+    def renew(self) -> HorovodTransport:
+        return HorovodTransport(self.process_set, self.timeout)
 
     def allreduce(self, tensor: Tensor, channel: int = 0) -> Handle:
         if self.size == 1 or tensor.numel() == 0:

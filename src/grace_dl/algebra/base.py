@@ -1,0 +1,57 @@
+"""What a method is: a value, with no state of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+from ..communicator.base import Communicator
+from ..communicator.state import State
+from ..errors import ConfigError
+from ..transport import Transport
+
+
+class Method:
+    """What is done with gradients on their way: which compressor, error memory and exchange, with which settings.
+
+    Build one with `grace.<name>(...)` or `grace.parse("<text>")`, and pass it to `grace.attach`.
+    """
+
+    def resolve(self, name: str, step: int) -> Single:
+        """The method of one parameter at a step."""
+        raise NotImplementedError
+
+    def stage(self, step: int) -> Hashable:
+        """Changes exactly at the steps where `resolve` may."""
+        return None
+
+    def parts(self) -> Iterator[Single]:
+        """Every method that `resolve` may return."""
+        raise NotImplementedError
+
+
+class Single(Method):
+    """One compressor with its memory and its way of exchange."""
+
+    def resolve(self, name: str, step: int) -> Single:
+        return self
+
+    def parts(self) -> Iterator[Single]:
+        yield self
+
+    def build(self, transport: Transport, state: State) -> Communicator:
+        """The method at work among the ranks of `transport`, with state that starts empty."""
+        raise NotImplementedError
+
+
+def check_method(method: Any) -> Method:
+    """`method`, if it is one."""
+    if isinstance(method, Method):
+        return method
+    hint = f"call it, as in grace.{method.__name__}()" if callable(method) and hasattr(method, "__name__") else ""
+    raise ConfigError(f"{method!r} is no method; {hint or 'pass one, such as grace.topk(0.01)'}.")
+
+
+def at(stages: tuple[tuple[int, Any], ...], step: int) -> Any:
+    """What holds at a step, of values with their first steps."""
+    return next(value for first, value in reversed(stages) if first <= step)

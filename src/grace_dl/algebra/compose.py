@@ -1,0 +1,104 @@
+"""Methods made of methods: by parameter, and by step of training."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+
+from ..errors import ConfigError
+from ..settings import whole
+from .base import Method, Single, at, check_method
+
+
+@dataclass(frozen=True, repr=False)
+class ByParameter(Method):
+    """Different methods for different parameters, chosen by name."""
+
+    rules: tuple[tuple[str, Method], ...]
+    """Patterns with their methods; the first that matches counts."""
+    default: Method
+
+    def _method(self, name: str) -> Method:
+        matching = (method for pattern, method in self.rules if fnmatch.fnmatchcase(name, pattern))
+        return next(matching, self.default)
+
+    def resolve(self, name: str, step: int) -> Single:
+        return self._method(name).resolve(name, step)
+
+    def stage(self, step: int) -> Hashable:
+        return tuple(method.stage(step) for method in self._methods())
+
+    def parts(self) -> Iterator[Single]:
+        yield from dict.fromkeys(part for method in self._methods() for part in method.parts())
+
+    def _methods(self) -> tuple[Method, ...]:
+        return (*(method for _, method in self.rules), self.default)
+
+    def __str__(self) -> str:
+        return f"by_parameter({'; '.join([*(f'{p}={m}' for p, m in self.rules), f'default={self.default}'])})"
+
+    def __repr__(self) -> str:
+        return f"grace.by_parameter({dict(self.rules)!r}, default={self.default!r})"
+
+
+@dataclass(frozen=True, repr=False)
+class Schedule(Method):
+    """Different methods at different steps."""
+
+    stages: tuple[tuple[int, Method], ...]
+    """First steps with the methods from there on; the first is 0."""
+
+    def resolve(self, name: str, step: int) -> Single:
+        return at(self.stages, step).resolve(name, step)
+
+    def stage(self, step: int) -> Hashable:
+        return sum(first <= step for first, _ in self.stages), at(self.stages, step).stage(step)
+
+    def parts(self) -> Iterator[Single]:
+        yield from dict.fromkeys(part for _, method in self.stages for part in method.parts())
+
+    def __str__(self) -> str:
+        return f"schedule({'; '.join(f'{step}={method}' for step, method in self.stages)})"
+
+    def __repr__(self) -> str:
+        return f"grace.schedule({', '.join(map(repr, self.stages))})"
+
+
+def by_parameter(rules: Mapping[str, Method], *, default: Method) -> ByParameter:
+    """Different methods for different parameters.
+
+    `rules` maps shell-style patterns of parameter names to methods; the first that matches counts. `default` is for
+    all other parameters.
+
+    >>> import grace_dl as grace
+    >>> method = grace.by_parameter({"*.bias": grace.none()}, default=grace.topk(0.01))
+    >>> method.resolve("layer.bias", step=0)
+    grace.none()
+    """
+    if not isinstance(rules, Mapping) or not all(isinstance(pattern, str) and pattern for pattern in rules):
+        raise ConfigError(f"rules={rules!r} must map patterns of parameter names to methods, as {{'*.bias': none()}}.")
+    return ByParameter(tuple((p, check_method(m)) for p, m in rules.items()), check_method(default))
+
+
+def schedule(*stages: tuple[int, Method]) -> Schedule:
+    """Different methods at different steps of training.
+
+    Each stage is a pair of its first step, counted from 0, and its method. Between stages nothing is lost: what a method
+    still owes is added to the next gradient.
+
+    >>> import grace_dl as grace
+    >>> warmed = grace.schedule((0, grace.none()), (500, grace.topk(0.01)))
+    >>> warmed.resolve("layer.weight", step=500)
+    grace.topk(ratio=0.01)
+    """
+    for stage in stages:
+        if not (isinstance(stage, tuple) and len(stage) == 2):
+            raise ConfigError(f"stage {stage!r} must be a pair of a step and a method, as in (500, grace.topk(0.01)).")
+    steps = [whole("step", step, "the first step of a stage, counted from 0", 0) for step, _ in stages]
+    if not steps or steps[0] != 0 or any(a >= b for a, b in itertools.pairwise(steps)):
+        raise ConfigError(f"stages begin at steps {steps}; they must begin at 0 and increase.")
+    return Schedule(tuple((step, check_method(method)) for step, method in stages))
+
+

@@ -1,0 +1,228 @@
+"""Registered methods with settings, and their constructors `grace.<name>(...)`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .. import catalog
+from ..communicator.base import Communicator
+from ..communicator.state import State
+from ..compressor.base import Compressor
+from ..errors import ConfigError
+from ..registry import MethodInfo, Parameter, unknown
+from ..settings import whole
+from ..transport import Transport
+from .base import Single, at
+
+OPTIONS = (
+    Parameter("memory", None, "str | None"),
+    Parameter("communicator", None, "str | None"),
+    Parameter("seed", 0, "int"),
+    Parameter("dense_below", None, "int | None"),
+)
+"""Settings that every method has: its partners, the seed of its random draws, and the size under which parameters
+travel uncompressed."""
+
+
+@dataclass(frozen=True, repr=False)
+class Named(Single):
+    """A registered method with its settings."""
+
+    name: str
+    settings: tuple[tuple[str, Any], ...] = ()
+    """Those that differ from their defaults, in the order of the signature."""
+
+    @property
+    def info(self) -> MethodInfo:
+        """What the registry knows of it."""
+        return catalog.info(self.name)
+
+    def get(self, setting: str) -> Any:
+        """The value of a setting, given or default."""
+        given = dict(self.settings)
+        return given[setting] if setting in given else _parameters(self.info, given.get("memory"))[setting].default
+
+    def but(self, **settings: Any) -> Named:
+        """The same method with some settings changed.
+
+        >>> from grace_dl import topk
+        >>> topk(0.01).but(ratio=0.1) == topk(0.1)
+        True
+        """
+        return build(self.name, **{**dict(self.settings), **settings})
+
+    # Stages: warm-ups ---------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _stages(self) -> tuple[tuple[int, Single], ...]:
+        info = self.info
+        if info.schedule is None:
+            return ()
+        own = {p.name for p in catalog.parameters(info.schedule)}
+        changes = info.schedule(**{name: self.get(name) for name in own})
+        if not changes:
+            return ()
+        # What only the schedule reads is dropped, so that the last stage is the plain method.
+        rest = {k: v for k, v in self.settings if k not in own or k in {p.name for p in info.parameters}}
+        plain = build("none", **({"seed": rest["seed"]} if "seed" in rest else {}))
+        return tuple(
+            (step, plain if change is None else build(self.name, **{**rest, **change})) for step, change in changes
+        )
+
+    def resolve(self, name: str, step: int) -> Single:
+        stages = self._stages
+        return at(stages, step) if stages else self
+
+    def stage(self, step: int) -> Hashable:
+        return sum(first <= step for first, _ in self._stages)
+
+    def parts(self) -> Iterator[Single]:
+        stages = self._stages
+        yield from dict.fromkeys(part for _, part in stages) if stages else (self,)
+
+    # Work ---------------------------------------------------------------------------------------------
+
+    def build(self, transport: Transport, state: State) -> Communicator:
+        info = self.info
+        memory_class = catalog.memory_for(info, self.get("memory"))
+        compressor = info.cls(**self._chosen(info.parameters))
+        memory = memory_class(**self._chosen(catalog.parameters(memory_class)))
+        dense_below = self.get("dense_below")
+        return catalog.communicator_for(info, self.get("communicator"))(
+            compressor,
+            memory,
+            transport=transport,
+            state=state,
+            seed=self.get("seed"),
+            dense_below=info.dense_below if dense_below is None else dense_below,
+            label=str(self),
+        )
+
+    def _chosen(self, wanted: tuple[Parameter, ...]) -> dict[str, Any]:
+        given = dict(self.settings)
+        return {p.name: given[p.name] for p in wanted if p.name in given}
+
+    # Text ---------------------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        primary = self.info.parameters[:1]
+        written = [write(self.get(p.name)) for p in primary]
+        written += [f"{name}={write(value)}" for name, value in self.settings if name not in {p.name for p in primary}]
+        return f"{self.name}:{','.join(written)}" if written else self.name
+
+    def __repr__(self) -> str:
+        shown = {p.name: self.get(p.name) for p in self.info.parameters[:1]} | dict(self.settings)
+        return f"grace.{self.name}({', '.join(f'{k}={v!r}' for k, v in shown.items())})"
+
+
+def build(name: str, *arguments: Any, **settings: Any) -> Named:
+    """A method by name; its first setting may be given by position.
+
+    >>> build("topk", 0.01) == build("topk", ratio=0.01)
+    True
+    """
+    info = catalog.info(name)
+    memory = settings.get("memory")
+    known = _parameters(info, memory)
+    if len(arguments) > len(info.parameters):
+        raise ConfigError(
+            f"{name} takes at most {len(info.parameters)} settings by position, not {len(arguments)}; name the others."
+        )
+    for parameter, value in zip(info.parameters, arguments):
+        if parameter.name in settings:
+            raise ConfigError(f"{name}: {parameter.name!r} is given by position and by name; give it once.")
+        settings[parameter.name] = value
+    for key in settings:
+        if key not in known:
+            raise ConfigError(f"{name}: {unknown('setting', key, known)}")
+    check_seed(settings.get("seed", 0))
+    check_dense_below(settings.get("dense_below"))
+    catalog.communicator_for(info, settings.get("communicator"))
+    if memory is not None and info.memory(memory) == info.memories[0]:
+        settings["memory"] = None
+    frozen = {key: _frozen(value) for key, value in settings.items()}
+    given = tuple((p, frozen[p]) for p, q in known.items() if p in frozen and frozen[p] != _frozen(q.default))
+    method = Named(name, given)
+    _try_out(method)
+    return method
+
+
+def _parameters(info: MethodInfo, memory: str | None) -> dict[str, Parameter]:
+    return {**catalog.settings_of(info, memory), **{p.name: p for p in OPTIONS}}
+
+
+def _try_out(method: Named) -> None:
+    """Wrong values are rejected by the classes that use them; build each once to find out now."""
+    info = method.info
+    compressor = info.cls(**method._chosen(info.parameters))
+    memory = info.memory(method.get("memory"))
+    memory_class = catalog.memory_for(info, memory)
+    memory_class(**method._chosen(catalog.parameters(memory_class)))
+    method._stages  # noqa: B018
+    warn_of_divergence(info, compressor, memory)
+
+
+def warn_of_divergence(info: MethodInfo, compressor: Compressor, memory: str | None) -> None:
+    """Warn of a pair that is allowed but known to diverge."""
+    known = {**info.warn, **compressor.warn}
+    if memory in known:
+        warnings.warn(f"{info.name} with memory {memory!r}: {known[memory]}", stacklevel=4)
+
+
+def check_seed(seed: Any) -> int:
+    """A seed of random draws."""
+    return whole("seed", seed, "the seed of all random draws")
+
+
+def check_dense_below(size: Any) -> int | None:
+    """The size under which parameters travel uncompressed; None is the method's own."""
+    if size is None:
+        return None
+    return whole("dense_below", size, "the elements a parameter must have to be compressed; 0 compresses all", 0)
+
+
+def constructor(name: str) -> Callable[..., Named]:
+    """The function `grace.<name>`, with the signature and the documentation of the method."""
+    info = catalog.info(name)
+
+    def construct(*arguments: Any, **settings: Any) -> Named:
+        return build(name, *arguments, **settings)
+
+    construct.__name__ = construct.__qualname__ = name
+    construct.__module__ = "grace_dl"
+    construct.__doc__ = inspect.getdoc(info.cls)
+    construct.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(p.name, kind, default=p.default, annotation=p.annotation)
+            for kind, p in signature(info)
+        ],
+        return_annotation="Method",
+    )
+    return construct
+
+
+def signature(info: MethodInfo) -> list[tuple[Any, Parameter]]:
+    """The parameters of a method's constructor, each with its kind: compressor's settings may be given by position."""
+    first = {p.name for p in info.parameters}
+    return [
+        (inspect.Parameter.POSITIONAL_OR_KEYWORD if p.name in first else inspect.Parameter.KEYWORD_ONLY, p)
+        for p in _parameters(info, None).values()
+    ]
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
+
+
+def write(value: Any) -> str:
+    """A value of a setting as the text form has it."""
+    if isinstance(value, tuple):
+        return f"[{','.join(map(write, value))}]"
+    return value if isinstance(value, str) else repr(value)
+
+

@@ -1,0 +1,124 @@
+"""Everything a method is made of, by name: methods, memories and communicators.
+
+Constructors, the text form, the command line, the documentation and the contract tests all read these tables.
+
+>>> info("topk").memories
+('residual', 'none')
+>>> communicators_of(info("topk"))
+('allgather', 'broadcast')
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from . import methods as builtin
+from . import registry
+from .communicator.allgather import Allgather
+from .communicator.allreduce import Allreduce
+from .communicator.alltoall import Alltoall
+from .communicator.base import Communicator
+from .communicator.broadcast import Broadcast
+from .errors import ConfigError
+from .memory.acpsgd import ACPSGDMemory
+from .memory.base import Memory
+from .memory.dgc import DgcMemory
+from .memory.efsignsgd import EFSignSGDMemory
+from .memory.none import NoneMemory
+from .memory.powersgd import PowerSGDMemory
+from .memory.residual import ResidualMemory
+from .memory.signum import SignumMemory
+from .registry import MethodInfo, Parameter, parameters, unknown
+
+FAMILIES = ("lower precision", "quantiser", "signs", "sparsifier", "low rank")
+"""Families of built-in methods, in the order they are listed; users' own methods follow."""
+
+MEMORIES: dict[str, type[Memory]] = {
+    "none": NoneMemory,
+    "residual": ResidualMemory,
+    "dgc": DgcMemory,
+    "efsignsgd": EFSignSGDMemory,
+    "signum": SignumMemory,
+    "powersgd": PowerSGDMemory,
+    "acpsgd": ACPSGDMemory,
+}
+
+COMMUNICATORS: dict[str, type[Communicator]] = {
+    kind.name: kind for kind in (Allreduce, Allgather, Broadcast, Alltoall)
+}
+
+
+def methods() -> dict[str, MethodInfo]:
+    """All methods by name: the built-in ones by family, then users' own."""
+    for name in builtin_names():
+        importlib.import_module(f"{builtin.__name__}.{name}")
+    places = {family: place for place, family in enumerate(FAMILIES)}
+    ordered = sorted(registry.methods.values(), key=lambda method: places.get(method.family, len(places)))
+    return {method.name: method for method in ordered}
+
+
+def builtin_names() -> list[str]:
+    """Names of the built-in methods in alphabetical order; imports none of them."""
+    return sorted(module.name for module in pkgutil.iter_modules(builtin.__path__))
+
+
+def info(name: str) -> MethodInfo:
+    """What is known of one method."""
+    if name not in registry.methods and name in builtin_names():
+        importlib.import_module(f"{builtin.__name__}.{name}")
+    if name not in registry.methods:
+        raise unknown("method", name, methods())
+    return registry.methods[name]
+
+
+def info_of(cls: type) -> MethodInfo:
+    """What is known of a compressor's class, registered or not."""
+    for method in registry.methods.values():
+        if method.cls is cls:
+            return method
+    return registry.describe(cls.__name__, cls)
+
+
+def communicators_of(method: MethodInfo) -> tuple[str, ...]:
+    """The communicators that can carry a method's payloads."""
+    return tuple(name for name, way in COMMUNICATORS.items() if way.carries(method.cls))
+
+
+def communicator_for(method: MethodInfo, name: str | None = None) -> type[Communicator]:
+    """The communicator to use where `name` is asked for; the method's default for None."""
+    if name is not None and name not in COMMUNICATORS:
+        raise unknown("communicator", name, COMMUNICATORS)
+    way = COMMUNICATORS[method.communicator if name is None else name]
+    if not way.carries(method.cls):
+        raise ConfigError(
+            f"{method.name} cannot go through {way.name}: {way.refusal}. "
+            f"It goes through: {', '.join(communicators_of(method))}."
+        )
+    return way
+
+
+def memory_for(method: MethodInfo, name: str | None = None) -> type[Memory]:
+    """The memory to use where `name` is asked for; the method's default for None."""
+    if name is not None and name not in MEMORIES:
+        raise unknown("memory", name, MEMORIES)
+    return MEMORIES[method.memory(name)]
+
+
+def memory_name(memory: Memory) -> str | None:
+    """The table's name of a memory object; None for a user's own class."""
+    return next((name for name, cls in MEMORIES.items() if cls is type(memory)), None)
+
+
+def settings_of(method: MethodInfo, memory: str | None = None) -> dict[str, Parameter]:
+    """All settings of a method with this memory, by name: of its compressor, its schedule and the memory.
+
+    >>> list(settings_of(info("topk")))
+    ['ratio', 'value_dtype', 'beta', 'gamma']
+    """
+    found = {p.name: p for p in method.parameters}
+    for source in (method.schedule, memory_for(method, memory)):
+        if source is not None:
+            for parameter in parameters(source):
+                found.setdefault(parameter.name, parameter)
+    return found

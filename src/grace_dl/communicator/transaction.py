@@ -1,0 +1,153 @@
+"""The transaction of a bucket: what happens to state between encoding and the step's verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from .. import kernels
+from ..compressor.base import Compressor, Payload
+from ..errors import ConfigError, PeerError
+from ..key import Key
+from ..memory.base import Memory, NotFinite, Pending, Piece
+from ..pipeline.frame import FAILED, NONFINITE, UNUSED, USED
+
+
+class BucketTransaction:
+    """Begins the transactions of a bucket's pieces, and later commits or aborts each exactly once."""
+
+    def __init__(self) -> None:
+        self.errors: list[Exception] = []
+        self._open: dict[int, tuple[Memory, Pending]] = {}
+        self._all: dict[int, Pending] = {}
+
+    def begin(
+        self,
+        place: int,
+        memory: Memory,
+        compressor: Compressor,
+        grad: Tensor,
+        key: Key,
+        out: Payload | None,
+        used: bool = True,
+        known_finite: bool = False,
+    ) -> int:
+        """Encode one piece; returns its flag. A failure is kept, so that every rank can be told."""
+        try:
+            if not (known_finite or memory.checks_finite or finite(grad)):
+                raise NotFinite
+            result: Pending | Exception = memory.begin(grad, key, compressor, out)
+        except Exception as error:
+            result = error
+        return self._enter(place, memory, compressor, result, out, used)
+
+    def begin_all(
+        self,
+        places: Sequence[int],
+        memory: Memory,
+        compressor: Compressor,
+        pieces: Sequence[Piece],
+        used: Sequence[bool],
+    ) -> list[int]:
+        """`begin` for all pieces of a bucket; returns their flags."""
+        if not memory.checks_finite:
+            return [
+                self.begin(place, memory, compressor, *piece, one)
+                for place, piece, one in zip(places, pieces, used)
+            ]
+        results = memory.begin_all(pieces, compressor)
+        flags: list[int] = []
+        try:
+            for place, result, (_, _, out), one in zip(places, results, pieces, used, strict=True):
+                flags.append(self._enter(place, memory, compressor, result, out, one))
+        except BaseException:
+            entered = {id(pending) for pending in self._all.values()}
+            memory.abort_all([result for result in results if id(result) not in entered])
+            raise
+        return flags
+
+    def _enter(
+        self,
+        place: int,
+        memory: Memory,
+        compressor: Compressor,
+        result: Pending | Exception,
+        out: Payload | None,
+        used: bool,
+    ) -> int:
+        if isinstance(result, Pending):
+            self.add(place, memory, result)
+            try:
+                if out is not None and result.payload is not out:
+                    _fill(out, result.payload, compressor)
+            except Exception as error:
+                result = error
+        if isinstance(result, NotFinite):
+            for tensor in out or ():
+                tensor.zero_()
+            return NONFINITE
+        if isinstance(result, Exception):
+            self.errors.append(result)
+            return FAILED
+        return USED if used else UNUSED
+
+    def add(self, place: int, memory: Memory, pending: Pending) -> None:
+        self._open[place] = (memory, pending)
+        self._all[place] = pending
+
+    def pending(self, place: int) -> Pending:
+        return self._all[place]
+
+    def settle(self, place: int, commit: bool) -> None:
+        """Conclude one piece, if it is open."""
+        entry = self._open.pop(place, None)
+        if entry is not None:
+            memory, pending = entry
+            memory.commit(pending) if commit else memory.abort(pending)
+
+    def commit(self, places: Sequence[int]) -> None:
+        """Commit open pieces, all of one memory."""
+        entries = [self._open.pop(place) for place in places]
+        if entries:
+            entries[0][0].commit_all([pending for _, pending in entries])
+
+    def conclude(self, place: int, out: Tensor) -> None:
+        """Commit one piece and write its result."""
+        memory, pending = self._open.pop(place)
+        memory.conclude(pending, out)
+
+    def abort(self) -> None:
+        """Take back whatever is still open."""
+        for place in list(self._open):
+            self.settle(place, commit=False)
+
+
+def peer_errors(flags: Sequence[int], who: str = "another rank") -> list[Exception]:
+    """What this rank reports where a flag says that `who` failed."""
+    if FAILED not in flags:
+        return []
+    return [
+        PeerError(
+            f"{who} could not compress its gradients and says why in its own log; the step was given up on every rank."
+        )
+    ]
+
+
+def _fill(slots: Payload, payload: Payload, compressor: Compressor) -> None:
+    """Bring a payload into the slots of a frame, where its compressor has not written it there itself."""
+    if all(slot.data_ptr() == part.data_ptr() for slot, part in zip(slots, payload)):
+        return
+    found = [(part.dtype, part.numel()) for part in payload]
+    if found != [(slot.dtype, slot.numel()) for slot in slots]:
+        raise ConfigError(
+            f"{type(compressor).__name__} made a payload of {found}, but its spec() says "
+            f"{[(slot.dtype, slot.numel()) for slot in slots]}; make them agree, or let spec() return None."
+        )
+    for slot, part in zip(slots, payload):
+        slot.copy_(part.reshape(-1))
+
+
+def finite(tensor: Tensor) -> bool:
+    """Whether a tensor holds neither NaN nor Inf."""
+    return tensor.numel() == 0 or bool(kernels.of(tensor).all_finite(tensor))

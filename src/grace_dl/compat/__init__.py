@@ -1,0 +1,1 @@
+"""Interfaces of the systems whose users' scripts keep working here, each thin over `grace_dl` itself."""

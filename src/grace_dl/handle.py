@@ -1,0 +1,118 @@
+"""The handle: what `attach` returns, whatever it attached to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor
+
+from .algebra.base import Method
+from .algebra.named import build
+from .algebra.text import as_method
+from .errors import ConfigError
+from .session import Session
+from .telemetry import Stats
+
+
+class Handle:
+    """A method at work on a model or an optimizer; owns all state of the method.
+
+    It need not be kept: compression goes on as long as its target lives. Used in `with`, it is closed at the end.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session: Session | None = session
+
+    @property
+    def session(self) -> Session:
+        """The method's state and its exchange."""
+        if self._session is None:
+            raise ConfigError("this handle is closed; attach the method anew.")
+        return self._session
+
+    @property
+    def method(self) -> Method:
+        """The method in use."""
+        return self.session.method
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._session is None
+
+    def stats(self) -> Stats:
+        """Bytes, collectives and seconds of this rank since `attach`."""
+        return self.session.stats.copy()
+
+    def switch(self, method: Method | str) -> None:
+        """Use another method from the next step on. All ranks must do so between the same two steps.
+
+        What the present method still owes is added to the next gradient, so nothing is lost.
+        """
+        chosen = as_method(method)
+        if self._busy():
+            raise ConfigError("a step is under way; switch between optimizer.step() and the next backward().")
+        if chosen != self.method:
+            self.session.switch(chosen)
+            self._switched()
+
+    def detach(self) -> None:
+        """Average gradients uncompressed from the next step on; what is still owed is paid then."""
+        self.switch(build("none"))
+
+    def state_dict(self) -> dict[str, Any]:
+        """All state of this rank: residuals, momenta, factors and step counters. Every rank saves its own."""
+        return self.session.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken, on the same rank of as many; rejects anything else."""
+        if self._busy():
+            raise ConfigError("a step is under way; load between optimizer.step() and the next backward().")
+        self.session.load_state_dict(state)
+
+    def close(self) -> None:
+        """Release the target, which behaves from now on as before `attach`, and all state; what is owed is dropped."""
+        if self._session is not None:
+            self._release()
+            session, self._session = self._session, None
+            session.close()
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {'closed' if self.closed else self.method}>"
+
+    # What a target adds -------------------------------------------------------------------------------
+
+    def _busy(self) -> bool:
+        """Whether a step is under way."""
+        return False
+
+    def _switched(self) -> None:
+        """Another method is in use from now on."""
+
+    def _release(self) -> None:
+        """Take back what `attach` changed at the target."""
+
+
+class ManualHandle(Handle):
+    """A handle without a target, for loops that exchange each gradient themselves.
+
+    >>> import grace_dl as grace
+    >>> import torch
+    >>> handle = grace.manual(grace.topk(0.5, dense_below=0))
+    >>> handle.step(torch.tensor([1.0, 2.0, 3.0, 4.0]), "weight")
+    tensor([0., 0., 3., 4.])
+    """
+
+    def step(self, tensor: Tensor, name: str) -> Tensor:
+        """Exchange one tensor with all ranks; returns the result, of the same shape and dtype."""
+        return self.session.step(tensor, name)

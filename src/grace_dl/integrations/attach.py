@@ -1,0 +1,66 @@
+"""`grace.attach` and `grace.manual`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from ..algebra.base import Method
+from ..algebra.text import as_method
+from ..errors import ConfigError
+from ..handle import Handle, ManualHandle
+from ..session import Session
+from ..transport import Transport, detect
+from .ddp import DDPHandle
+from .optimizer import OptimizerHandle
+
+
+def attach(
+    target: DistributedDataParallel | torch.optim.Optimizer,
+    method: Method | str,
+    *,
+    named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+    scaler: Any = None,
+    backward_passes: int = 1,
+) -> Handle:
+    """Compress the gradients of `target` by `method`, exchanged while the backward pass runs. All ranks call it together.
+
+    `target`: a `DistributedDataParallel` model, or an optimizer under Horovod, `torch.distributed` or alone; with an
+    optimizer pass `named_parameters=model.named_parameters()`. `method`: such as `grace.topk(0.01)`, or its text.
+    `scaler`: the GradScaler in use, if any, so that state follows its changes of scale. `backward_passes`: for an
+    optimizer, passes that add up locally before they are exchanged.
+
+    >>> import grace_dl as grace
+    >>> model = torch.nn.Linear(64, 64)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> handle = grace.attach(optimizer, grace.topk(0.01), named_parameters=model.named_parameters())
+    >>> model(torch.ones(1, 64)).sum().backward()
+    >>> optimizer.step()
+    >>> handle.stats().steps
+    1
+    """
+    chosen = as_method(method)
+    if isinstance(target, torch.optim.Optimizer):
+        return OptimizerHandle(
+            target, chosen, detect(), named_parameters, scaler=scaler, passes=backward_passes
+        )
+    if named_parameters is not None or backward_passes != 1:
+        raise ConfigError("named_parameters and backward_passes go with an optimizer; a DDP model has both by itself.")
+    if isinstance(target, DistributedDataParallel):
+        return DDPHandle(target, chosen, scaler=scaler)
+    raise ConfigError(
+        f"attach() takes a DistributedDataParallel model or an optimizer, not {type(target).__name__}; wrap the model in "
+        "DistributedDataParallel, or pass the optimizer with named_parameters=model.named_parameters()."
+    )
+
+
+def manual(method: Method | str, *, transport: Transport | None = None) -> ManualHandle:
+    """A handle for loops that exchange gradients themselves, with `handle.step(tensor, name)`.
+
+    `transport`: the ranks to exchange with, those of the running engine if not given.
+    """
+    return ManualHandle(Session(as_method(method), detect() if transport is None else transport))

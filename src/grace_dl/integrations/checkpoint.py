@@ -1,0 +1,46 @@
+"""Parts of a handle's saved state: what all ranks share, and what is each rank's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+LOCAL = ("e",)
+"""Slots that differ between ranks: the residual. Factors are averages, the same on all."""
+
+
+def without_residuals(state: Mapping[str, Any], rank: int, size: int) -> dict[str, Any]:
+    """The state of another rank as this one may load it."""
+    parts = _selected(state["parts"], lambda part, label, name, slot: slot not in LOCAL)
+    return {**state, "rank": rank, "world_size": size, "parts": parts, "carried": {}}
+
+
+def with_residuals(state: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """`state`, as another rank shared it, with the residuals of `own` where both are at the same step."""
+    mine = _selected(
+        own["parts"],
+        lambda part, label, name, slot: slot in LOCAL and own["steps"].get(name) == state["steps"].get(name),
+    )
+    parts = {
+        part: {
+            label: {
+                name: {**slots, **mine.get(part, {}).get(label, {}).get(name, {})} for name, slots in memory.items()
+            }
+            for label, memory in memories.items()
+        }
+        for part, memories in state["parts"].items()
+    }
+    return {**state, "parts": parts, "carried": own["carried"]}
+
+
+def _selected(parts: Mapping[str, Any], wanted: Callable[[str, str, str, str], bool]) -> dict[str, Any]:
+    return {
+        part: {
+            label: {
+                name: {slot: value for slot, value in slots.items() if wanted(part, label, name, slot)}
+                for name, slots in memory.items()
+            }
+            for label, memory in memories.items()
+        }
+        for part, memories in parts.items()
+    }

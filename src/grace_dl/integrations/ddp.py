@@ -1,0 +1,132 @@
+"""Attaching to `DistributedDataParallel` through its communication hook.
+
+DDP calls the hook as each bucket of gradients fills, in an order all ranks share, while the rest of backward still runs.
+Every bucket is compressed and sent there; the hook of the last bucket waits for all, decodes and completes their
+futures. So everything happens on the thread that runs backward: no collective starts elsewhere, and an error is raised
+where the user called `backward`.
+"""
+
+# DDP inspects a hook's annotations and takes no strings for them, hence the functions without any.
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from ..algebra.base import Method
+from ..errors import ConfigError, UnsupportedError
+from ..handle import Handle
+from ..pipeline.bucket import Bucket, Segment, check
+from ..pipeline.driver import StepDriver
+from ..session import Session
+from ..transport.torch_dist import TorchTransport
+
+
+class DDPHandle(Handle):
+    """A DDP model whose gradients are compressed. The model's hook owns it, so it holds the model only weakly."""
+
+    def __init__(self, model: DistributedDataParallel, method: Method, *, scaler: Any = None) -> None:
+        if any(isinstance(state, _HookState) for _, state in model._comm_hooks):
+            raise ConfigError(
+                "this model is attached already, and DDP takes one hook for life; use switch(method) of the handle that "
+                "attach() returned."
+            )
+        self._model = weakref.ref(model)
+        self._scaler = scaler
+        self._names = {p: name for name, p in model.module.named_parameters() if p.requires_grad}
+        self._driver: StepDriver | None = None
+        self._futures: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
+        self._used: set[Tensor] | None = None
+        super().__init__(Session(method, TorchTransport(model.process_group)))
+        if model.find_unused_parameters or model.static_graph:
+            self._track_use()
+        model.register_comm_hook(_HookState(self, model.process_group.group_name), _hook)
+
+    def _busy(self) -> bool:
+        return self._driver is not None
+
+    def _track_use(self) -> None:
+        used: set[Tensor] = set()
+        for parameter in self._names:
+            parameter.register_post_accumulate_grad_hook(used.add)
+        self._used = used
+
+    # What DDP calls -----------------------------------------------------------------------------------
+
+    def exchange(self, bucket: Any) -> torch.futures.Future[Tensor]:
+        """Compress and send a bucket; after the last one, complete the futures of all."""
+        if bucket.index() == 0:
+            self._start()
+        driver = self._driver
+        assert driver is not None
+        try:
+            driver.launch(self._bucket(bucket))
+            buffer = bucket.buffer()
+            future: torch.futures.Future[Tensor] = torch.futures.Future(
+                devices=[] if buffer.is_cpu else [buffer.device]
+            )
+            self._futures.append((future, buffer))
+            if bucket.is_last():
+                driver.finish()
+                self._complete()
+        except BaseException:
+            driver.discard()
+            self._driver = None
+            raise
+        return future
+
+    def _start(self) -> None:
+        if self._driver is not None:
+            self._driver.discard()  # a backward pass that raised left it behind
+        if self._scaler is not None:
+            self.session.set_loss_scale(float(self._scaler.get_scale()))
+        self._futures = []
+        self._driver = self.session.driver()
+
+    def _complete(self) -> None:
+        for future, buffer in self._futures:
+            future.set_result(buffer)
+        self._futures = []
+        self._driver = None
+        if self._used is not None:
+            self._used.clear()
+
+    def _bucket(self, bucket: Any) -> Bucket:
+        buffer = bucket.buffer()
+        parameters = bucket.parameters()
+        if buffer.layout != torch.strided:
+            check(buffer, self._names[parameters[0]])
+        segments = []
+        start = buffer.storage_offset()
+        for parameter, view in zip(parameters, bucket.gradients()):
+            name = self._names.get(parameter)
+            if name is None:
+                raise UnsupportedError(
+                    "a parameter was added to the model after attach(); wrap the finished model in DDP, then attach."
+                )
+            offset = view.storage_offset() - start
+            flat = buffer[offset : offset + view.numel()]
+            used = self._used is None or parameter in self._used
+            segments.append(Segment(name, flat, view, used))
+        check(buffer, segments[0].name)
+        return Bucket(("ddp", bucket.index()), segments, buffer)
+
+
+class _HookState:
+    """What DDP keeps with the hook. A copy of the model, by pickle or deepcopy, is not attached."""
+
+    def __init__(self, handle: DDPHandle | None = None, group: str = "") -> None:
+        self.handle = handle
+        self.group = group
+
+    def __reduce__(self):  # type: ignore[no-untyped-def]
+        return (_HookState, ())
+
+
+def _hook(state, bucket):  # type: ignore[no-untyped-def]
+    if state.handle is None or state.handle.closed:
+        return allreduce_hook(c10d._resolve_process_group(state.group), bucket)  # as without a hook
+    return state.handle.exchange(bucket)

@@ -1,0 +1,111 @@
+"""Attaching to an optimizer: under Horovod, under `torch.distributed` without DDP, and alone."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..algebra.base import Method
+from ..errors import ConfigError
+from ..handle import Handle
+from ..session import Session
+from ..transport import Transport
+from .reducer import Options, Reducer
+
+_attached: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+
+
+class OptimizerHandle(Handle):
+    """An optimizer whose gradients are compressed. Hooks of the optimizer own it, so it holds that only weakly."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        method: Method,
+        transport: Transport,
+        named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+        *,
+        hooked: bool = True,
+        **options: Any,
+    ) -> None:
+        if optimizer in _attached:
+            raise ConfigError(
+                "this optimizer's gradients are compressed already; use switch() of its handle, or close() that first."
+            )
+        names = _names(optimizer, named_parameters)
+        settings = Options(**options)
+        self._optimizer = weakref.ref(optimizer)
+        super().__init__(Session(method, transport))
+        self.reducer = Reducer(self.session, lambda: self._named(names), settings)
+        self._hooks: list[Any] = []
+        if hooked:  # else a wrapper of the optimizer calls `before_step` and `after_step`
+            self._hooks = [
+                optimizer.register_step_pre_hook(lambda _, a, k: self.before_step(a[0] if a else k.get("closure"))),
+                optimizer.register_step_post_hook(lambda *_: self.after_step()),
+            ]
+        _attached.add(optimizer)
+
+    def _named(self, names: dict[Tensor, str]) -> list[tuple[str, Tensor]]:
+        """The optimizer's parameters with their names; those of groups added later are named by their place."""
+        optimizer = self._optimizer()
+        if optimizer is None:
+            return []
+        found = []
+        for place, group in enumerate(optimizer.param_groups):
+            for i, parameter in enumerate(group["params"]):
+                found.append((names.setdefault(parameter, f"group{place}.{i}"), parameter))
+        return found
+
+    def synchronize(self) -> None:
+        """Exchange what backward passes of this step have left; after an ordinary `backward()` nothing is left."""
+        if self.reducer.unfinished or not self.reducer.settled:
+            self.reducer.finish()
+
+    def before_step(self, closure: Any = None) -> None:
+        """An optimizer step begins. A closure runs backward, which exchanges: what is there before it does not count."""
+        if closure is None:
+            self.synchronize()
+
+    def after_step(self) -> None:
+        """An optimizer step has ended."""
+        self.reducer.settled = False
+
+    def _busy(self) -> bool:
+        return self.reducer.busy
+
+    def _switched(self) -> None:
+        self.reducer.refill()
+
+    def _release(self) -> None:
+        self.reducer.close()
+        for hook in self._hooks:
+            hook.remove()
+        optimizer = self._optimizer()
+        if optimizer is not None:
+            _attached.discard(optimizer)
+
+
+def _names(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, Tensor]] | None
+) -> dict[Tensor, str]:
+    """The names of the optimizer's parameters; numbered, as Horovod does, where none are given."""
+    groups = [group["params"] for group in optimizer.param_groups]
+    if named_parameters is None:
+        return {
+            p: f"allreduce.noname.{i}.{j}" for i, group in enumerate(groups) for j, p in enumerate(group)
+        }
+    pairs = list(named_parameters)
+    if any(not isinstance(pair, tuple) for pair in pairs):
+        raise ConfigError("named_parameters must be pairs (name, parameter); pass model.named_parameters().")
+    names = {p: name for name, p in reversed(pairs)}
+    missing = sum(p not in names for group in groups for p in group)
+    if missing:
+        raise ConfigError(
+            f"{missing} parameters of the optimizer are not in named_parameters; pass model.named_parameters() of "
+            "the whole model, and of every model the optimizer serves."
+        )
+    return names

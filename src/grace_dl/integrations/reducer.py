@@ -1,0 +1,267 @@
+"""Gradients of plain parameters, exchanged while backward runs: for optimizers, which bring no buckets of their own.
+
+Parameters are put in buckets, last first, as backward tends to reach them. A bucket is sent when backward has reached
+all of it and every bucket before it was sent, so that all ranks send in one order; when a backward pass ends, the
+rest is sent, everything is decoded, and each `.grad` holds the result by the time `backward()` returns.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import ConfigError, GraceError
+from ..pipeline.bucket import Bucket, Segment, check, fill
+from ..pipeline.driver import StepDriver
+from ..session import Session
+
+BUCKET_BYTES = 25 * 2**20
+
+
+@dataclass
+class Options:
+    """How gradients are collected."""
+
+    passes: int = 1
+    """Backward passes that make one step; gradients add up locally and are exchanged after the last."""
+    bucket_bytes: int = BUCKET_BYTES
+    weigh: Callable[[Tensor], int] | None = None
+    """Bytes a parameter counts for when buckets are filled; its own size, if not given."""
+    scaler: Any = None
+    """The GradScaler in use."""
+    sum: bool = False
+    """Leave the sum over ranks instead of the average."""
+    sparse_as_dense: bool = False
+    """Exchange sparse gradients as dense ones; they are sparse again afterwards."""
+
+    def __post_init__(self) -> None:
+        if self.passes < 1:
+            raise ConfigError(f"{self.passes} backward passes per step make no sense: give 1 or more.")
+
+
+class Reducer:
+    """Keeps `.grad` of parameters averaged over ranks after every backward pass.
+
+    `named` lists the parameters; it is asked again at every step, so that parameters may be added, frozen and thawed.
+    """
+
+    def __init__(
+        self, session: Session, named: Callable[[], Iterable[tuple[str, Tensor]]], options: Options
+    ) -> None:
+        self.options = options
+        self.enabled = True
+        """False while backward passes only add up locally."""
+        self.settled = False
+        """Whether the gradients of the next optimizer step have been exchanged."""
+        self._session = session
+        self._named = named
+        self._generations = itertools.count()
+        self._names: dict[Tensor, str] = {}
+        self._place: dict[Tensor, int] = {}
+        self._buckets: list[list[Tensor]] = []
+        self._hooks: dict[Tensor, Any] = {}
+        self._pass: weakref.ref[_EndOfPass] | None = None
+        self._used: set[Tensor] = set()
+        self._blank: list[tuple[Tensor, Segment]] = []
+        self._sparse: list[Tensor] = []
+        self._missing: list[int] = []
+        self._driver: StepDriver | None = None
+        self._launched = 0
+        self._passed = 0
+        self._refresh()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether backward passes of a step have come, but not all of them."""
+        return self._passed > 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step is under way."""
+        return self._driver is not None
+
+    def close(self) -> None:
+        """Leave the parameters alone from now on."""
+        self.give_up()
+        for hook in self._hooks.values():
+            hook.remove()
+        self._hooks.clear()
+
+    # Which parameters ---------------------------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        """Follow parameters that were added, frozen or thawed since buckets were filled."""
+        names = {p: name for name, p in self._named() if p.requires_grad}
+        if names == self._names:
+            return
+        if len(set(names.values())) != len(names):
+            listed = list(names.values())
+            twice = next(name for name in listed if listed.count(name) > 1)
+            raise ConfigError(
+                f"two parameters are named {twice!r}; state is kept by name, so names must differ."
+            )
+        for parameter in self._hooks.keys() - names.keys():
+            self._hooks.pop(parameter).remove()
+        for parameter in names:
+            if parameter not in self._hooks:
+                self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(self._reached)
+        self._names = names
+        self.refill()
+
+    def refill(self) -> None:
+        """Put parameters in buckets anew."""
+        self._buckets = self._filled(list(self._names)[::-1])
+        self._place = {p: place for place, bucket in enumerate(self._buckets) for p in bucket}
+        self._generation = next(self._generations)
+        self._session.forget_buckets()
+
+    def _filled(self, parameters: list[Tensor]) -> list[list[Tensor]]:
+        weigh = self.options.weigh or (lambda p: p.nbytes)
+        return fill(parameters, self.options.bucket_bytes, lambda p: (p.dtype, p.device), weigh)
+
+    # During backward ----------------------------------------------------------------------------------
+
+    def _reached(self, parameter: Tensor) -> None:
+        if self._pass is not None and self._pass() is None:
+            self.give_up()  # the last backward pass raised
+        self._used.add(parameter)
+        if not self.enabled:
+            return
+        if self._pass is None:
+            self._begin_pass()
+        place = self._place[parameter]
+        if place < self._launched:
+            raise GraceError(
+                f"backward reached {self._names[parameter]!r} twice in one pass, after it was sent; use "
+                "non-reentrant checkpointing (use_reentrant=False)."
+            )
+        self._missing[place] -= 1
+        if self._passed + 1 == self.options.passes:
+            while self._launched < len(self._buckets) and self._missing[self._launched] == 0:
+                self._launch(self._buckets[self._launched])
+
+    def _begin_pass(self) -> None:
+        if self._passed == 0:
+            self._refresh()
+        self._missing = [len(bucket) for bucket in self._buckets]
+        # The engine holds the callback as long as the pass lives: once it is gone without a call, the pass has raised.
+        end = _EndOfPass(self)
+        self._pass = weakref.ref(end)
+        torch.autograd.Variable._execution_engine.queue_callback(end)  # type: ignore[attr-defined]
+
+    def end_pass(self) -> None:
+        """A backward pass has come to its end."""
+        self._pass = None
+        self._passed += 1
+        if self._passed >= self.options.passes:
+            self.finish()
+
+    def finish(self) -> bool:
+        """Send what has not been sent, and put the results in place. False where a gradient was not finite."""
+        if self._pass is not None and self._pass() is None:
+            self.give_up()
+        try:
+            if self._launched == 0:
+                self._refresh()
+            while self._launched < len(self._buckets):
+                self._launch(self._buckets[self._launched])
+            for bucket in self._filled(self._late()):
+                self._launch(bucket)
+            finite = self._driver.finish() if self._driver is not None else True
+            self._place_results()
+        except BaseException:
+            self.give_up()
+            raise
+        self._reset()
+        self.settled = True
+        return finite
+
+    def give_up(self) -> None:
+        """Take back the step under way."""
+        if self._driver is not None:
+            self._driver.discard()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._driver = self._pass = None
+        self._launched = self._passed = 0
+        self._used.clear()
+        self._blank.clear()
+        self._sparse.clear()
+
+    def _late(self) -> list[Tensor]:
+        """Parameters thawed or added after this step's buckets were filled, if they have a gradient."""
+        return [p for _, p in self._named() if p not in self._place and p.requires_grad and p.grad is not None]
+
+    def _launch(self, parameters: list[Tensor]) -> None:
+        if self._driver is None:
+            if self.options.scaler is not None:
+                self._session.set_loss_scale(float(self.options.scaler.get_scale()))
+            self._driver = self._session.driver()
+        segments = [self._segment(parameter) for parameter in parameters]
+        key = (self._generation, self._launched)
+        self._launched += 1
+        self._driver.launch(Bucket(key, segments))
+
+    def _segment(self, parameter: Tensor) -> Segment:
+        name = self._names.get(parameter) or next(name for name, p in self._named() if p is parameter)
+        grad = parameter.grad
+        if grad is not None and grad.is_sparse and self.options.sparse_as_dense:
+            parameter.grad = grad = grad.to_dense()
+            self._sparse.append(parameter)
+        blank = grad is None
+        if grad is None:
+            parameter.grad = grad = torch.zeros_like(parameter)
+        check(grad, name)
+        if grad.requires_grad:
+            grad = grad.detach()
+        if grad.is_contiguous():
+            flat = grad if grad.dim() == 1 else grad.view(-1)
+        else:
+            if not _dense(grad):
+                parameter.grad = grad = grad.contiguous()
+            flat = grad.as_strided((grad.numel(),), (1,))
+        segment = Segment(name, flat, grad, parameter in self._used)
+        if blank:
+            self._blank.append((parameter, segment))
+        return segment
+
+    def _place_results(self) -> None:
+        for parameter, segment in self._blank:
+            # Reached on no rank: without a gradient, so that optimizers leave it alone.
+            if not segment.used:
+                parameter.grad = None
+        if self.options.sum:
+            for parameter in self._place:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(self._session.transport.size)
+        for parameter in self._sparse:
+            assert parameter.grad is not None
+            parameter.grad = parameter.grad.to_sparse(1)
+
+
+class _EndOfPass:
+    """What the autograd engine calls at the end of a backward pass."""
+
+    def __init__(self, reducer: Reducer) -> None:
+        self._reducer = reducer
+
+    def __call__(self) -> None:
+        self._reducer.end_pass()
+
+
+def _dense(tensor: Tensor) -> bool:
+    """Whether a tensor's elements fill its memory without gaps, in whatever order."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size > 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True

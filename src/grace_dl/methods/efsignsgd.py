@@ -1,0 +1,58 @@
+"""EF-signSGD: signs with a scale, error feedback in units of the step."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from .. import kernels
+from ..compressor.base import Context, Payload, Spec, work_dtype
+from ..compressor.twosided import TwoSidedCodec
+from ..errors import ConfigError
+from ..registry import register
+
+LEARNING_RATE = 0.1
+"""Default of `lr` in the compressor and in its memory, which must agree."""
+
+
+def checked_rate(lr: float) -> float:
+    """`lr` as a float; anything but a positive, finite number is refused."""
+    if not (isinstance(lr, (int, float)) and 0 < lr < math.inf):
+        raise ConfigError(
+            f"lr={lr!r} must be a positive, finite number: the learning rate that the optimizer uses; "
+            f"{LEARNING_RATE} is the default."
+        )
+    return float(lr)
+
+
+@register("efsignsgd", family="signs", bits="1", reference="Karimireddy 2019, ICML", memories=("efsignsgd",))
+class EFSignSGDCompressor(TwoSidedCodec):
+    """Sends mean(abs x) * sign(x) of x = e + lr * g; the result is the mean over workers divided by lr."""
+
+    def __init__(self, lr: float = LEARNING_RATE) -> None:
+        super().__init__()
+        self.lr = checked_rate(lr)
+
+    def spec(self, numel: int, dtype: torch.dtype) -> Spec:
+        return ((torch.uint8, (numel + 7) // 8), (work_dtype(dtype), 1))
+
+    def _sides(
+        self,
+        kernel: ModuleType,
+        x: Tensor,
+        g: Tensor | None,
+        beta: float,
+        gamma: float,
+        owed: Tensor | None,
+        out: Payload,
+    ) -> None:
+        kernel.scaled_sign_encode(x, g, beta, gamma, owed, *out)
+
+    def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
+        kernels.of(out).scaled_sign_add(out, *payload)
+
+    def finish_(self, out: Tensor, workers: int) -> None:
+        out.div_(workers * self.lr)

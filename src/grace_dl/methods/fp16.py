@@ -1,0 +1,16 @@
+"""Half precision on the wire."""
+
+from __future__ import annotations
+
+import torch
+
+from ..compressor.cast import CastCompressor
+from ..registry import register
+
+
+@register("fp16", family="lower precision", bits="16", reference="IEEE 754 binary16", memories=("none", "residual"))
+class FP16Compressor(CastCompressor):
+    """Casts to float16; values beyond its range become its largest number."""
+
+    kind = torch.float16
+    largest = 65504.0

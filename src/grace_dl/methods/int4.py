@@ -1,0 +1,14 @@
+"""Four-bit integers with a scale per block."""
+
+from __future__ import annotations
+
+from ..compressor.blocks import BlockCompressor
+from ..registry import register
+
+
+@register("int4", family="lower precision", bits="4.1", reference="Dettmers 2022, ICLR (blockwise)", communicator="alltoall")
+class Int4Compressor(BlockCompressor):
+    """Integers of 4 bits, stochastically rounded, with the absmax of each block of 256 as its scale."""
+
+    block = 256
+    levels = 7

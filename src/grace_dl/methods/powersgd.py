@@ -1,0 +1,31 @@
+"""PowerSGD: a step of the power iteration per step of training."""
+
+from __future__ import annotations
+
+from ..compressor.lowrank import DEFAULT_RANK, LowRankCompressor, count, from_step
+from ..registry import register
+
+
+@register(
+    "powersgd", family="low rank",
+    bits="32 r(n+m)/nm",
+    reference="Vogels 2019, NeurIPS",
+    memories=("powersgd",),
+    schedule=from_step,
+)
+class PowerSGDCompressor(LowRankCompressor):
+    """Low rank: averages P = M Q, orthonormalises it, averages Q = Mᵀ P; the result is P Qᵀ."""
+
+    def __init__(
+        self,
+        rank: int = DEFAULT_RANK,
+        min_compression_rate: float = 2,
+        num_iters_per_step: int = 1,
+    ) -> None:
+        super().__init__(rank, min_compression_rate)
+        self.num_iters_per_step = count(
+            "num_iters_per_step", num_iters_per_step, 1, "power iterations a step, two all-reduces each"
+        )
+
+    def _factor_elements(self, n: int, m: int, step: int) -> int:
+        return self.num_iters_per_step * self.rank * (n + m)

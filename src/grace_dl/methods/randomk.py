@@ -1,0 +1,64 @@
+"""Random-k: a few elements at places that all ranks draw alike, so that only values travel and sum."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .. import kernels
+from ..compressor.base import Context, Payload, Spec
+from ..compressor.sparse import SparseCodec, check_parts, check_ratio, kept
+from ..errors import UnsupportedError
+from ..key import Key
+from ..registry import register
+from ..settings import flag
+
+
+@register("randomk", family="sparsifier", bits="32 x ratio", reference="Stich 2018, NeurIPS", memories=("none", "residual"))
+class RandomKCompressor(SparseCodec):
+    """Sends the values at k random places; the places are drawn by every rank alike, so payloads sum.
+
+    The tensor is cut into k strata of equal size (to one) and one place is drawn in each. Every element is as likely
+    as with k free draws without replacement; the variance is lower, places come out sorted and distinct at a cost of O(k),
+    and memory is walked in order.
+
+    ratio: share of the elements sent.
+    scaled: multiply each value by its stratum's size, which makes the estimate unbiased. Right without a memory;
+    with error feedback plain values must be sent, or the residual explodes. None: decided by the memory in use.
+    """
+
+    sums = True
+    biased = False
+
+    def __init__(self, ratio: float = 0.01, scaled: bool | None = None) -> None:
+        super().__init__()
+        self.ratio = check_ratio(ratio)
+        self.scaled = None if scaled is None else flag("scaled", scaled)
+
+    def paired(self, feedback: bool) -> RandomKCompressor:
+        return self if self.scaled is not None else RandomKCompressor(self.ratio, not feedback)
+
+    def spec(self, numel: int, dtype: torch.dtype) -> Spec:
+        return ((dtype, kept(self.ratio, numel)),)
+
+    def _run(
+        self, x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, key: Key, out: Payload | None
+    ) -> Payload:
+        payload = self.allocate(x.numel(), x.dtype, x.device) if out is None else out
+        check_size(x.numel(), payload[0].numel())
+        scaled = self.scaled if self.scaled is not None else not ef
+        kernels.of(x).randomk_encode(x, g, beta, gamma, ef, key.shared_word(), scaled, payload[0])
+        return payload
+
+    def _add(self, out: Tensor, payload: Payload, ctx: Context, alpha: float) -> None:
+        check_parts(payload, self.spec(out.numel(), out.dtype))
+        check_size(out.numel(), payload[0].numel())
+        kernels.of(out).randomk_add(out, payload[0], ctx.key.shared_word(), alpha)
+
+
+def check_size(d: int, k: int) -> None:
+    """Products of positions and sizes are computed in 64 bits."""
+    if d * (k + 1) >= 1 << 62:
+        raise UnsupportedError(
+            f"random-k cannot cut {d} elements into {k} strata in 64-bit integers; split the tensor."
+        )

@@ -1,0 +1,48 @@
+"""signSGD with majority vote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .. import kernels
+from ..compressor.base import Codec, Context, Payload, Spec
+from ..kernels.check import checked_flag
+from ..key import Key
+from ..registry import register
+
+
+class SignCompressor(Codec):
+    """One sign bit an element, and a flag that says whether the tensor is not all zero; decoded by a vote.
+
+    What is decoded has no scale, so there is nothing to average and no error to feed back.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.average = False
+
+    def spec(self, numel: int, dtype: torch.dtype) -> Spec:
+        return ((torch.uint8, (numel + 7) // 8), (torch.uint8, 1))
+
+    def _encode(self, x: Tensor, key: Key, out: Payload | None) -> Payload:
+        payload = self.allocate(x.numel(), x.dtype, x.device) if out is None else out
+        kernels.of(x).sign_encode(x, None, 1.0, 1.0, False, key.word(), *payload)
+        return payload
+
+    def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
+        kernels.of(out).sign_add(out, *payload)
+
+    def combine_(self, out: Tensor, payloads: Sequence[Payload], ctx: Context) -> None:
+        """The majority of the ranks whose tensor is not zero; a tie takes a sign that all ranks draw alike."""
+        for payload in payloads:
+            self.check(payload, out)
+        ballots = [bits for bits, flag in payloads if checked_flag(flag)]
+        kernels.of(out).sign_vote(out, ballots, ctx.key.shared_word("tie"))
+
+
+@register("signsgd", family="signs", bits="1", reference="Bernstein 2018, ICML", memories=("none",), dense_below=0)
+class SignSGDCompressor(SignCompressor):
+    """Signs, decided by majority vote over workers; the result is 1 or -1, or 0 where all gradients are."""

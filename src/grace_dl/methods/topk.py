@@ -1,0 +1,45 @@
+"""Top-k: the largest magnitudes, exactly k of them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .. import kernels
+from ..compressor.base import Payload, Spec
+from ..compressor.sparse import IndexedCodec, check_parts, check_ratio, check_value_dtype, kept, value_dtype
+from ..kernels.reference.indices import index_bytes
+from ..kernels.reference.sparse import Sent
+from ..key import Key
+from ..registry import register
+
+
+@register("topk", family="sparsifier", bits="ratio x (value + coded index)", reference="Aji & Heafield 2017, EMNLP")
+class TopKCompressor(IndexedCodec):
+    """Sends the k largest magnitudes with coded indices.
+
+    ratio: share of the elements sent, k = ratio * d rounded, at least 1. Equal magnitudes: the lowest
+    index wins, so that every backend selects the same elements.
+    value_dtype: "float16" or "bfloat16" halves the values on the wire; None sends the gradient's own precision.
+    """
+
+    def __init__(self, ratio: float = 0.01, value_dtype: str | None = None) -> None:
+        super().__init__()
+        self.ratio = check_ratio(ratio)
+        self.value_dtype = check_value_dtype(value_dtype)
+
+    def spec(self, numel: int, dtype: torch.dtype) -> Spec:
+        k = kept(self.ratio, numel)
+        return ((value_dtype(self.value_dtype, dtype), k), (torch.uint8, index_bytes(numel, k)))
+
+    def _run(
+        self, x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, key: Key, out: Payload | None
+    ) -> Payload:
+        payload = self.allocate(x.numel(), x.dtype, x.device) if out is None else out
+        values, index = payload
+        kernels.of(x).topk_encode(x, g, beta, gamma, ef, values.numel(), values, index)
+        return payload
+
+    def _sent(self, payload: Payload, numel: int, dtype: torch.dtype) -> Sent:
+        check_parts(payload, self.spec(numel, dtype))
+        return payload[0], payload[1], payload[0].numel()
