@@ -74,6 +74,7 @@ class MethodInfo:
 methods: dict[str, MethodInfo] = {}
 """The registered methods by name."""
 
+
 def register(
     name: str,
     *,
@@ -94,7 +95,9 @@ def register(
     `schedule`: a function of settings that returns stages, for a method that changes during training.
     """
     if not name.isidentifier():
-        raise ConfigError(f"{name!r} cannot name a method: use letters, digits and underscores, as in 'my_method'.")
+        raise ConfigError(
+            f"{name!r} cannot name a method: use letters, digits and underscores, as in 'my_method'."
+        )
 
     def decorate(cls: T) -> T:
         known = methods.get(name)
@@ -148,6 +151,7 @@ def unregister(name: str) -> None:
 
 _INHERITED = ("average", "tensors_size_are_same")
 """Arguments of `Compressor` itself, which are no settings of a method."""
+
 
 def parameters(source: Any) -> tuple[Parameter, ...]:
     """The settings that a class or function takes, read from its signature."""

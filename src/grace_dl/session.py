@@ -243,11 +243,12 @@ class Session:
         known = {str(part): part for part in self.method.parts()}
         for text, memories in state["parts"].items():
             if text not in known:
-                raise StateError(f"the saved state holds memories of {text!r}, which {self.method} has no part of.")
+                raise StateError(
+                    f"the saved state holds memories of {text!r}, which {self.method} has no part of."
+                )
             labels = set(self._communicator(known[text]).memories())
             if set(memories) != labels:
                 raise StateError(
                     f"the saved state holds memories {sorted(memories)} for {text!r}, which has {sorted(labels)}."
                 )
         return {known[text]: memories for text, memories in state["parts"].items()}
-

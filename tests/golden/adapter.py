@@ -12,10 +12,11 @@ from typing import Any
 from torch import Tensor
 
 from golden.cases import Case
-from grace_dl import registry
-from grace_dl.communicator.base import Communicator
+from grace_dl import catalog
+from grace_dl.algebra.named import build
 from grace_dl.compressor.base import working
-from grace_dl.helper import grace_from_params
+from grace_dl.handle import ManualHandle
+from grace_dl.integrations.attach import manual
 from grace_dl.key import Key
 from grace_dl.transport.base import Handle, Transport
 from grace_dl.transport.simulated import simulated
@@ -23,7 +24,7 @@ from grace_dl.transport.simulated import simulated
 
 def method_names() -> list[str]:
     """All built-in methods."""
-    return list(registry.BUILTIN)
+    return catalog.builtin_names()
 
 
 def run(
@@ -53,7 +54,9 @@ def encode(
     case: Case, tensor: Tensor, name: str, seed: int, step: int, rank: int
 ) -> tuple[list[Tensor], Tensor]:
     """The payload of one tensor without memory or exchange, and what a peer decodes from it."""
-    compressor = registry.method(case.method).cls(**case.settings)
+    info = catalog.info(case.method)
+    own = {p.name for p in info.parameters}
+    compressor = info.cls(**{name: value for name, value in _settings(case).items() if name in own})
     payload, ctx = compressor.encode(working(tensor), Key(name, seed=seed, step=step, rank=rank))
     return [part.clone() for part in payload], compressor.decompress(payload, ctx)
 
@@ -104,17 +107,25 @@ class Recorder(Transport):
         self.inner.agree(text)
 
 
-def _build(case: Case, transport: Transport) -> Communicator:
-    params: dict[str, Any] = {
-        "compressor": case.method,
-        "memory": case.memory,
-        "communicator": case.communicator,
-        **case.settings,
-        **case.memory_settings,
-    }
+def _build(case: Case, transport: Transport) -> ManualHandle:
     with warnings.catch_warnings():  # a pair that warns is still permitted
         warnings.simplefilter("ignore")
-        return grace_from_params(params, transport=transport)
+        method = build(
+            case.method,
+            memory=case.memory,
+            communicator=case.communicator,
+            **_settings(case),
+            **case.memory_settings,
+        )
+    return manual(method, transport=transport)
+
+
+_RENAMED = {"compress_ratio": "ratio", "warmup_epochs": "warmup_stages"}
+"""Settings whose names have changed since the cases were recorded."""
+
+
+def _settings(case: Case) -> dict[str, Any]:
+    return {_RENAMED.get(name, name): value for name, value in case.settings.items()}
 
 
 def _tensors(state: Any) -> list[Tensor]:

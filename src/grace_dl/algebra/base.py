@@ -48,7 +48,11 @@ def check_method(method: Any) -> Method:
     """`method`, if it is one."""
     if isinstance(method, Method):
         return method
-    hint = f"call it, as in grace.{method.__name__}()" if callable(method) and hasattr(method, "__name__") else ""
+    hint = (
+        f"call it, as in grace.{method.__name__}()"
+        if callable(method) and hasattr(method, "__name__")
+        else ""
+    )
     raise ConfigError(f"{method!r} is no method; {hint or 'pass one, such as grace.topk(0.01)'}.")
 
 

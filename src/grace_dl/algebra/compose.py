@@ -78,7 +78,9 @@ def by_parameter(rules: Mapping[str, Method], *, default: Method) -> ByParameter
     grace.none()
     """
     if not isinstance(rules, Mapping) or not all(isinstance(pattern, str) and pattern for pattern in rules):
-        raise ConfigError(f"rules={rules!r} must map patterns of parameter names to methods, as {{'*.bias': none()}}.")
+        raise ConfigError(
+            f"rules={rules!r} must map patterns of parameter names to methods, as {{'*.bias': none()}}."
+        )
     return ByParameter(tuple((p, check_method(m)) for p, m in rules.items()), check_method(default))
 
 
@@ -95,10 +97,10 @@ def schedule(*stages: tuple[int, Method]) -> Schedule:
     """
     for stage in stages:
         if not (isinstance(stage, tuple) and len(stage) == 2):
-            raise ConfigError(f"stage {stage!r} must be a pair of a step and a method, as in (500, grace.topk(0.01)).")
+            raise ConfigError(
+                f"stage {stage!r} must be a pair of a step and a method, as in (500, grace.topk(0.01))."
+            )
     steps = [whole("step", step, "the first step of a stage, counted from 0", 0) for step, _ in stages]
     if not steps or steps[0] != 0 or any(a >= b for a, b in itertools.pairwise(steps)):
         raise ConfigError(f"stages begin at steps {steps}; they must begin at 0 and increase.")
     return Schedule(tuple((step, check_method(method)) for step, method in stages))
-
-

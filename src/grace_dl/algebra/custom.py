@@ -10,6 +10,7 @@ from ..communicator.state import State
 from ..compressor.base import Compressor
 from ..errors import ConfigError
 from ..memory.base import Memory
+from ..registry import parameters
 from ..transport import Transport
 from .base import Single
 from .named import check_dense_below, check_seed, warn_of_divergence
@@ -71,7 +72,7 @@ class Custom(Single):
 def _partner(memory: type[Memory], compressor: Compressor) -> Memory:
     """A method's default memory; settings that both have are those of the compressor."""
     shared = compressor.settings()
-    return memory(**{p.name: shared[p.name] for p in catalog.parameters(memory) if p.name in shared})
+    return memory(**{p.name: shared[p.name] for p in parameters(memory) if p.name in shared})
 
 
 def custom(
@@ -87,5 +88,3 @@ def custom(
     The objects are copied when the method is attached, so that one method may serve several models.
     """
     return Custom(compressor, memory, communicator, seed=seed, dense_below=dense_below)
-
-

@@ -14,7 +14,7 @@ from ..communicator.base import Communicator
 from ..communicator.state import State
 from ..compressor.base import Compressor
 from ..errors import ConfigError
-from ..registry import MethodInfo, Parameter, unknown
+from ..registry import MethodInfo, Parameter, parameters, unknown
 from ..settings import whole
 from ..transport import Transport
 from .base import Single, at
@@ -45,7 +45,11 @@ class Named(Single):
     def get(self, setting: str) -> Any:
         """The value of a setting, given or default."""
         given = dict(self.settings)
-        return given[setting] if setting in given else _parameters(self.info, given.get("memory"))[setting].default
+        return (
+            given[setting]
+            if setting in given
+            else _parameters(self.info, given.get("memory"))[setting].default
+        )
 
     def but(self, **settings: Any) -> Named:
         """The same method with some settings changed.
@@ -63,7 +67,7 @@ class Named(Single):
         info = self.info
         if info.schedule is None:
             return ()
-        own = {p.name for p in catalog.parameters(info.schedule)}
+        own = {p.name for p in parameters(info.schedule)}
         changes = info.schedule(**{name: self.get(name) for name in own})
         if not changes:
             return ()
@@ -71,7 +75,8 @@ class Named(Single):
         rest = {k: v for k, v in self.settings if k not in own or k in {p.name for p in info.parameters}}
         plain = build("none", **({"seed": rest["seed"]} if "seed" in rest else {}))
         return tuple(
-            (step, plain if change is None else build(self.name, **{**rest, **change})) for step, change in changes
+            (step, plain if change is None else build(self.name, **{**rest, **change}))
+            for step, change in changes
         )
 
     def resolve(self, name: str, step: int) -> Single:
@@ -91,7 +96,7 @@ class Named(Single):
         info = self.info
         memory_class = catalog.memory_for(info, self.get("memory"))
         compressor = info.cls(**self._chosen(info.parameters))
-        memory = memory_class(**self._chosen(catalog.parameters(memory_class)))
+        memory = memory_class(**self._chosen(parameters(memory_class)))
         dense_below = self.get("dense_below")
         return catalog.communicator_for(info, self.get("communicator"))(
             compressor,
@@ -112,7 +117,9 @@ class Named(Single):
     def __str__(self) -> str:
         primary = self.info.parameters[:1]
         written = [write(self.get(p.name)) for p in primary]
-        written += [f"{name}={write(value)}" for name, value in self.settings if name not in {p.name for p in primary}]
+        written += [
+            f"{name}={write(value)}" for name, value in self.settings if name not in {p.name for p in primary}
+        ]
         return f"{self.name}:{','.join(written)}" if written else self.name
 
     def __repr__(self) -> str:
@@ -162,7 +169,7 @@ def _try_out(method: Named) -> None:
     compressor = info.cls(**method._chosen(info.parameters))
     memory = info.memory(method.get("memory"))
     memory_class = catalog.memory_for(info, memory)
-    memory_class(**method._chosen(catalog.parameters(memory_class)))
+    memory_class(**method._chosen(parameters(memory_class)))
     method._stages  # noqa: B018
     warn_of_divergence(info, compressor, memory)
 
@@ -183,7 +190,9 @@ def check_dense_below(size: Any) -> int | None:
     """The size under which parameters travel uncompressed; None is the method's own."""
     if size is None:
         return None
-    return whole("dense_below", size, "the elements a parameter must have to be compressed; 0 compresses all", 0)
+    return whole(
+        "dense_below", size, "the elements a parameter must have to be compressed; 0 compresses all", 0
+    )
 
 
 def constructor(name: str) -> Callable[..., Named]:
@@ -224,5 +233,3 @@ def write(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{','.join(map(write, value))}]"
     return value if isinstance(value, str) else repr(value)
-
-

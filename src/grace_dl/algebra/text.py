@@ -83,7 +83,9 @@ def as_method(method: Any) -> Method:
     """`method`, or the method that a text stands for, or that an object carries as its `method`."""
     if isinstance(method, str):
         return parse(method)
-    return method.method if not isinstance(method, Method) and carries_method(method) else check_method(method)
+    return (
+        method.method if not isinstance(method, Method) and carries_method(method) else check_method(method)
+    )
 
 
 def _schedule(text: str, items: list[str]) -> Method:
@@ -104,7 +106,9 @@ def _by_parameter(text: str, items: list[str]) -> Method:
             raise ConfigError(f"{text!r}: {item!r} must be a pattern and a method, as in *.bias=none.")
         rules[pattern.strip()] = parse(method)
     if "default" not in rules:
-        raise ConfigError(f"{text!r} says nothing of other parameters; end it with default=none, or another method.")
+        raise ConfigError(
+            f"{text!r} says nothing of other parameters; end it with default=none, or another method."
+        )
     default = rules.pop("default")
     return by_parameter(rules, default=default)
 

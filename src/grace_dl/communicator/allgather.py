@@ -55,7 +55,8 @@ class Allgather(Communicator):
             # The flag of a segment over all ranks: the worst.
             verdict = [max(of_ranks) for of_ranks in zip(*flags)]
             commit = yield Verdict(
-                NONFINITE not in verdict and FAILED not in verdict, transaction.errors or _first_failure(flags)
+                NONFINITE not in verdict and FAILED not in verdict,
+                transaction.errors or _first_failure(flags),
             )
         except BaseException:
             transaction.abort()

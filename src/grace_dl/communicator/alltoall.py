@@ -204,11 +204,15 @@ class Alltoall(Communicator):
                     # What a former method still owes may make a sum overflow.
                     known = segment.name not in self.state.carried
                     mine.append(
-                        transaction.begin(where, self.memory, self.compressor, part, key, out, segment.used, known)
+                        transaction.begin(
+                            where, self.memory, self.compressor, part, key, out, segment.used, known
+                        )
                     )
             flags.copy_(torch.tensor(mine, dtype=torch.uint8))
 
-    def _combine(self, bucket: Bucket, slices: Slices, first: BucketTransaction, second: BucketTransaction) -> list[Tensor]:
+    def _combine(
+        self, bucket: Bucket, slices: Slices, first: BucketTransaction, second: BucketTransaction
+    ) -> list[Tensor]:
         """Average the pieces this rank owns and encode them again; the averages live until the verdict."""
         rank, averages = self.transport.rank, []
         arrived = [flags.tolist() for flags, _ in slices.scatter.theirs]

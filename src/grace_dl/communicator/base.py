@@ -126,7 +126,12 @@ class Communicator:
     def key(self, name: str, base: str | None = None) -> Key:
         """The key of the next draw for `name`; pieces of a parameter share the step of their `base`."""
         return Key(
-            name, self.seed, self.state.step(base or name), self.transport.rank, self.transport.size, self.sums
+            name,
+            self.seed,
+            self.state.step(base or name),
+            self.transport.rank,
+            self.transport.size,
+            self.sums,
         )
 
     def _is_dense(self, segment: Segment, bucket: Bucket) -> bool:
@@ -223,7 +228,9 @@ class Communicator:
             if not good:
                 slot.zero_()
 
-    def _decide(self, bucket: Bucket, transaction: BucketTransaction, flags: Sequence[int], commit: bool) -> set[int]:
+    def _decide(
+        self, bucket: Bucket, transaction: BucketTransaction, flags: Sequence[int], commit: bool
+    ) -> set[int]:
         """Abort what does not count and count the steps of what does, which is left to commit.
 
         Returns the places of the segments whose result is to be computed.

@@ -26,7 +26,9 @@ def method_from_params(params: Mapping[str, Any]) -> Named:
     settings.pop("world_size", None)
     name = settings.pop("compressor", None)
     if name is None:
-        raise ConfigError(f"params={dict(params)!r} names no compressor; add one, such as 'compressor': 'topk'.")
+        raise ConfigError(
+            f"params={dict(params)!r} names no compressor; add one, such as 'compressor': 'topk'."
+        )
     if name in ("topk", "randomk", "adaq", "dgc"):
         settings["ratio"] = settings.pop("compress_ratio", settings.pop("ratio", RATIO))
     return build(name, **{key: value for key, value in settings.items() if value is not None})

@@ -49,7 +49,9 @@ def attach(
             target, chosen, detect(), named_parameters, scaler=scaler, passes=backward_passes
         )
     if named_parameters is not None or backward_passes != 1:
-        raise ConfigError("named_parameters and backward_passes go with an optimizer; a DDP model has both by itself.")
+        raise ConfigError(
+            "named_parameters and backward_passes go with an optimizer; a DDP model has both by itself."
+        )
     if isinstance(target, DistributedDataParallel):
         return DDPHandle(target, chosen, scaler=scaler)
     raise ConfigError(

@@ -24,7 +24,8 @@ def with_residuals(state: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str
     parts = {
         part: {
             label: {
-                name: {**slots, **mine.get(part, {}).get(label, {}).get(name, {})} for name, slots in memory.items()
+                name: {**slots, **mine.get(part, {}).get(label, {}).get(name, {})}
+                for name, slots in memory.items()
             }
             for label, memory in memories.items()
         }

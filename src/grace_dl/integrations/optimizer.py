@@ -44,7 +44,9 @@ class OptimizerHandle(Handle):
         self._hooks: list[Any] = []
         if hooked:  # else a wrapper of the optimizer calls `before_step` and `after_step`
             self._hooks = [
-                optimizer.register_step_pre_hook(lambda _, a, k: self.before_step(a[0] if a else k.get("closure"))),
+                optimizer.register_step_pre_hook(
+                    lambda _, a, k: self.before_step(a[0] if a else k.get("closure"))
+                ),
                 optimizer.register_step_post_hook(lambda *_: self.after_step()),
             ]
         _attached.add(optimizer)
@@ -95,9 +97,7 @@ def _names(
     """The names of the optimizer's parameters; numbered, as Horovod does, where none are given."""
     groups = [group["params"] for group in optimizer.param_groups]
     if named_parameters is None:
-        return {
-            p: f"allreduce.noname.{i}.{j}" for i, group in enumerate(groups) for j, p in enumerate(group)
-        }
+        return {p: f"allreduce.noname.{i}.{j}" for i, group in enumerate(groups) for j, p in enumerate(group)}
     pairs = list(named_parameters)
     if any(not isinstance(pair, tuple) for pair in pairs):
         raise ConfigError("named_parameters must be pairs (name, parameter); pass model.named_parameters().")

@@ -197,7 +197,9 @@ class Reducer:
 
     def _late(self) -> list[Tensor]:
         """Parameters thawed or added after this step's buckets were filled, if they have a gradient."""
-        return [p for _, p in self._named() if p not in self._place and p.requires_grad and p.grad is not None]
+        return [
+            p for _, p in self._named() if p not in self._place and p.requires_grad and p.grad is not None
+        ]
 
     def _launch(self, parameters: list[Tensor]) -> None:
         if self._driver is None:

@@ -99,7 +99,9 @@ def _subclass(base: type[torch.optim.Optimizer], saves_state: bool, module: str 
         def state_dict(self) -> dict[str, Any]:
             """The optimizer's own and, where it is saved, under "grace" that of this rank's handle."""
             own = super().state_dict()
-            return {**own, "grace": self.grace.state_dict()} if saves_state and self.grace is not None else own
+            return (
+                {**own, "grace": self.grace.state_dict()} if saves_state and self.grace is not None else own
+            )
 
         def load_state_dict(self, state_dict: dict[str, Any]) -> None:
             """Go on from `state_dict`. From another rank's, all but the residuals is taken, with a warning."""

@@ -7,7 +7,8 @@ from ..registry import register
 
 
 @register(
-    "acpsgd", family="low rank",
+    "acpsgd",
+    family="low rank",
     bits="32 rn/nm, 32 rm/nm in turn",
     reference="Zhang 2023, ICDCS",
     memories=("acpsgd",),
@@ -16,9 +17,7 @@ from ..registry import register
 class ACPSGDCompressor(LowRankCompressor):
     """Low rank: averages P = M orth(Q) and Q = Mᵀ orth(P) in turn, one a step; the result is P Qᵀ."""
 
-    def __init__(
-        self, rank: int = DEFAULT_RANK, min_compression_rate: float = 2
-    ) -> None:
+    def __init__(self, rank: int = DEFAULT_RANK, min_compression_rate: float = 2) -> None:
         super().__init__(rank, min_compression_rate)
 
     @staticmethod

@@ -8,7 +8,13 @@ from ..compressor.cast import CastCompressor
 from ..registry import register
 
 
-@register("bf16", family="lower precision", bits="16", reference="Kalamkar 2019, arXiv:1905.12322", memories=("none", "residual"))
+@register(
+    "bf16",
+    family="lower precision",
+    bits="16",
+    reference="Kalamkar 2019, arXiv:1905.12322",
+    memories=("none", "residual"),
+)
 class BF16Compressor(CastCompressor):
     """Casts to bfloat16: the range of float32 with 8 bits of precision."""
 

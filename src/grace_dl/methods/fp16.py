@@ -8,7 +8,9 @@ from ..compressor.cast import CastCompressor
 from ..registry import register
 
 
-@register("fp16", family="lower precision", bits="16", reference="IEEE 754 binary16", memories=("none", "residual"))
+@register(
+    "fp16", family="lower precision", bits="16", reference="IEEE 754 binary16", memories=("none", "residual")
+)
 class FP16Compressor(CastCompressor):
     """Casts to float16; values beyond its range become its largest number."""
 

@@ -6,7 +6,13 @@ from ..compressor.blocks import BlockCompressor
 from ..registry import register
 
 
-@register("int4", family="lower precision", bits="4.1", reference="Dettmers 2022, ICLR (blockwise)", communicator="alltoall")
+@register(
+    "int4",
+    family="lower precision",
+    bits="4.1",
+    reference="Dettmers 2022, ICLR (blockwise)",
+    communicator="alltoall",
+)
 class Int4Compressor(BlockCompressor):
     """Integers of 4 bits, stochastically rounded, with the absmax of each block of 256 as its scale."""
 

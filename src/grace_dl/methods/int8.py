@@ -6,7 +6,13 @@ from ..compressor.blocks import BlockCompressor
 from ..registry import register
 
 
-@register("int8", family="lower precision", bits="8.1", reference="Dettmers 2022, ICLR (blockwise)", communicator="alltoall")
+@register(
+    "int8",
+    family="lower precision",
+    bits="8.1",
+    reference="Dettmers 2022, ICLR (blockwise)",
+    communicator="alltoall",
+)
 class Int8Compressor(BlockCompressor):
     """Integers of 8 bits, stochastically rounded, with the absmax of each block of 256 as its scale."""
 

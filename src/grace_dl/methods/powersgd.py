@@ -7,7 +7,8 @@ from ..registry import register
 
 
 @register(
-    "powersgd", family="low rank",
+    "powersgd",
+    family="low rank",
     bits="32 r(n+m)/nm",
     reference="Vogels 2019, NeurIPS",
     memories=("powersgd",),

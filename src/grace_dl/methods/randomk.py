@@ -14,7 +14,13 @@ from ..registry import register
 from ..settings import flag
 
 
-@register("randomk", family="sparsifier", bits="32 x ratio", reference="Stich 2018, NeurIPS", memories=("none", "residual"))
+@register(
+    "randomk",
+    family="sparsifier",
+    bits="32 x ratio",
+    reference="Stich 2018, NeurIPS",
+    memories=("none", "residual"),
+)
 class RandomKCompressor(SparseCodec):
     """Sends the values at k random places; the places are drawn by every rank alike, so payloads sum.
 

@@ -43,6 +43,8 @@ class SignCompressor(Codec):
         kernels.of(out).sign_vote(out, ballots, ctx.key.shared_word("tie"))
 
 
-@register("signsgd", family="signs", bits="1", reference="Bernstein 2018, ICML", memories=("none",), dense_below=0)
+@register(
+    "signsgd", family="signs", bits="1", reference="Bernstein 2018, ICML", memories=("none",), dense_below=0
+)
 class SignSGDCompressor(SignCompressor):
     """Signs, decided by majority vote over workers; the result is 1 or -1, or 0 where all gradients are."""

@@ -24,7 +24,9 @@ def checked_momentum(momentum: float) -> float:
     return float(momentum)
 
 
-@register("signum", family="signs", bits="1", reference="Bernstein 2018, ICML", memories=("signum",), dense_below=0)
+@register(
+    "signum", family="signs", bits="1", reference="Bernstein 2018, ICML", memories=("signum",), dense_below=0
+)
 class SignumCompressor(SignCompressor):
     """Signs of the momentum m = momentum * m + (1 - momentum) * g, decided by majority vote over workers."""
 

@@ -18,7 +18,8 @@ CLIP = 2.5
 
 
 @register(
-    "terngrad", family="quantiser",
+    "terngrad",
+    family="quantiser",
     bits="1.6",
     reference="Wen 2017, NeurIPS",
     warn={

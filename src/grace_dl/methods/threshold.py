@@ -18,7 +18,10 @@ from ..registry import register
 
 
 @register(
-    "threshold", family="sparsifier", bits="varies: value + coded index an element sent", reference="Strom 2015, Interspeech"
+    "threshold",
+    family="sparsifier",
+    bits="varies: value + coded index an element sent",
+    reference="Strom 2015, Interspeech",
 )
 class ThresholdCompressor(IndexedCodec):
     """Sends the elements with |x| >= threshold; how many depends on the data, and none is fine.

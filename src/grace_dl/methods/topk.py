@@ -14,7 +14,9 @@ from ..key import Key
 from ..registry import register
 
 
-@register("topk", family="sparsifier", bits="ratio x (value + coded index)", reference="Aji & Heafield 2017, EMNLP")
+@register(
+    "topk", family="sparsifier", bits="ratio x (value + coded index)", reference="Aji & Heafield 2017, EMNLP"
+)
 class TopKCompressor(IndexedCodec):
     """Sends the k largest magnitudes with coded indices.
 

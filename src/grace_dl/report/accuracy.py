@@ -8,7 +8,7 @@ from typing import Any
 
 from ..bench import summary
 from ..bench.contenders import BF16, FLOAT32
-from ..words import escape, link, number, percent, size
+from ..formatting import escape, link, number, percent, size
 from . import charts
 from .load import Result
 from .page import Section, figure, provenance

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..words import UNLIMITED, rate
+from ..formatting import UNLIMITED, rate
 
 
 @dataclass(frozen=True)

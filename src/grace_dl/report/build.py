@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import ConfigError
-from ..words import slug
+from ..formatting import slug
 from . import accuracy, kernels, steps, traffic
 from .load import Result, read
 from .page import Section, page

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..words import escape
+from ..formatting import escape
 
 WIDTH = 820
 COLOURS = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..words import number
+from ..formatting import number
 from . import charts
 from .load import Result
 from .page import Section, figure, folded, provenance

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..words import escape
+from ..formatting import escape
 from .load import Result
 
 HERE = Path(__file__).parent

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..bench.results import over_plain
-from ..words import UNLIMITED, escape, link, milliseconds, number, size
+from ..formatting import UNLIMITED, escape, link, milliseconds, number, size
 from . import charts
 from .breakeven import break_even
 from .load import Result

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..words import escape
+from ..formatting import escape
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..words import number, size
+from ..formatting import number, size
 from . import charts
 from .load import Result
 from .page import Section, figure, provenance
