@@ -45,10 +45,16 @@ def _function(name: str) -> str:
             arguments.append("*")
         arguments.append(f"{parameter.name}: {parameter.annotation} = {parameter.default!r}")
     document = textwrap.indent(f'"""{constructor(name).__doc__}\n"""', "    ")
-    return "\n".join([f"def {name}(", *(f"    {argument}," for argument in arguments), f") -> Method:\n{document}"])
+    return "\n".join(
+        [f"def {name}(", *(f"    {argument}," for argument in arguments), f") -> Method:\n{document}"]
+    )
 
 
 if __name__ == "__main__":
     if "--check" in sys.argv:
-        sys.exit(0 if TARGET.read_text() == stub() else f"{TARGET.name} is out of date: run scripts/generate_stub.py")
+        sys.exit(
+            0
+            if TARGET.read_text() == stub()
+            else f"{TARGET.name} is out of date: run scripts/generate_stub.py"
+        )
     TARGET.write_text(stub())

@@ -73,8 +73,7 @@ def acpsgd(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Method:
-    """Low rank: averages P = M orth(Q) and Q = Mᵀ orth(P) in turn, one a step; the result is P Qᵀ.
-    """
+    """Low rank: averages P = M orth(Q) and Q = Mᵀ orth(P) in turn, one a step; the result is P Qᵀ."""
 
 def adaq(
     ratio: float = 0.01,
@@ -98,8 +97,7 @@ def bf16(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Method:
-    """Casts to bfloat16: the range of float32 with 8 bits of precision.
-    """
+    """Casts to bfloat16: the range of float32 with 8 bits of precision."""
 
 def dgc(
     ratio: float = 0.001,
@@ -161,8 +159,7 @@ def efsignsgd(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Method:
-    """Sends mean(abs x) * sign(x) of x = e + lr * g; the result is the mean over workers divided by lr.
-    """
+    """Sends mean(abs x) * sign(x) of x = e + lr * g; the result is the mean over workers divided by lr."""
 
 def fp16(
     *,
@@ -171,8 +168,7 @@ def fp16(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Method:
-    """Casts to float16; values beyond its range become its largest number.
-    """
+    """Casts to float16; values beyond its range become its largest number."""
 
 def fp8(
     *,
@@ -183,8 +179,7 @@ def fp8(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Method:
-    """e4m3 floats, scaled so that the largest of each block of 256 is exact.
-    """
+    """e4m3 floats, scaled so that the largest of each block of 256 is exact."""
 
 def inceptionn(
     error_bound: float = 0.0009765625,
@@ -209,8 +204,7 @@ def int4(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Method:
-    """Integers of 4 bits, stochastically rounded, with the absmax of each block of 256 as its scale.
-    """
+    """Integers of 4 bits, stochastically rounded, with the absmax of each block of 256 as its scale."""
 
 def int8(
     *,
@@ -219,8 +213,7 @@ def int8(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Method:
-    """Integers of 8 bits, stochastically rounded, with the absmax of each block of 256 as its scale.
-    """
+    """Integers of 8 bits, stochastically rounded, with the absmax of each block of 256 as its scale."""
 
 def natural(
     *,
@@ -229,8 +222,7 @@ def natural(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Method:
-    """Rounds stochastically to a power of two: a sign and an exponent below the largest of its block.
-    """
+    """Rounds stochastically to a power of two: a sign and an exponent below the largest of its block."""
 
 def none(
     *,
@@ -239,8 +231,7 @@ def none(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Method:
-    """Sends the tensor as it is.
-    """
+    """Sends the tensor as it is."""
 
 def onebit(
     *,
@@ -251,8 +242,7 @@ def onebit(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Method:
-    """Signs, decoded to the mean of the negative elements and the mean of the others.
-    """
+    """Signs, decoded to the mean of the negative elements and the mean of the others."""
 
 def powersgd(
     rank: int = 4,
@@ -265,21 +255,19 @@ def powersgd(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Method:
-    """Low rank: averages P = M Q, orthonormalises it, averages Q = Mᵀ P; the result is P Qᵀ.
-    """
+    """Low rank: averages P = M Q, orthonormalises it, averages Q = Mᵀ P; the result is P Qᵀ."""
 
 def qsgd(
     quantum_num: int = 127,
     bucket_size: int = 128,
-    norm: str = 'l2',
+    norm: str = "l2",
     *,
     memory: str | None = None,
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Method:
-    """Levels of a bucket's norm, stochastically rounded: norm * sign * xi / quantum_num.
-    """
+    """Levels of a bucket's norm, stochastically rounded: norm * sign * xi / quantum_num."""
 
 def randomk(
     ratio: float = 0.01,
@@ -308,8 +296,7 @@ def signsgd(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Method:
-    """Signs, decided by majority vote over workers; the result is 1 or -1, or 0 where all gradients are.
-    """
+    """Signs, decided by majority vote over workers; the result is 1 or -1, or 0 where all gradients are."""
 
 def signum(
     momentum: float = 0.9,
@@ -319,8 +306,7 @@ def signum(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Method:
-    """Signs of the momentum m = momentum * m + (1 - momentum) * g, decided by majority vote over workers.
-    """
+    """Signs of the momentum m = momentum * m + (1 - momentum) * g, decided by majority vote over workers."""
 
 def sketch(
     quantiles: int = 64,
@@ -344,8 +330,7 @@ def terngrad(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Method:
-    """Clips at 2.5 sigma, then sends sign times scale with probability abs(x) / scale, or zero.
-    """
+    """Clips at 2.5 sigma, then sends sign times scale with probability abs(x) / scale, or zero."""
 
 def threshold(
     threshold: float = 0.01,
@@ -391,5 +376,4 @@ def u8bit(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Method:
-    """A sign and the nearest of 128 magnitudes spread over seven decades below the largest element.
-    """
+    """A sign and the nearest of 128 magnitudes spread over seven decades below the largest element."""
