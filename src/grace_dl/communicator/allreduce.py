@@ -17,7 +17,6 @@ from ..pipeline.bucket import Bucket, Segment
 from ..pipeline.exchange import Program
 from ..pipeline.frame import NONFINITE, UNUSED, USED, SumFrame
 from ..pipeline.request import Request, Sum, Verdict
-from ..transport import Transport
 from .base import Communicator
 from .ledger import Ledger, finite, peer_errors
 
@@ -46,18 +45,8 @@ class Allreduce(Communicator):
         return self.memory.rounds_per_step(self.compressor) if self.compressor.multi_round else 1
 
     @property
-    def transport(self) -> Transport:
-        return super().transport
-
-    @transport.setter
-    def transport(self, transport: Transport) -> None:
-        Communicator.transport.fset(self, transport)  # type: ignore[attr-defined]
-        if hasattr(self.compressor, "workers"):
-            self.compressor.workers = transport.size
-
-    @property
     def _stateless(self) -> bool:
-        return self.compressor.flat and isinstance(self.memory, NoneMemory)
+        return self.compressor.whole_bucket and isinstance(self.memory, NoneMemory)
 
     def _is_dense(self, segment: Segment, bucket: Bucket) -> bool:
         # What a lossless method sends is the gradient itself, and the average is quicker without its transactions.
@@ -98,7 +87,7 @@ class Allreduce(Communicator):
     @property
     def _divisor(self) -> int:
         """What is left to divide a sum by: a method may divide before it sends."""
-        return self.transport.size // int(getattr(self.compressor, "workers", 1))
+        return 1 if self.compressor.divides_first else self.transport.size
 
     # One round ----------------------------------------------------------------------------------------
 

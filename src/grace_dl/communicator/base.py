@@ -79,7 +79,7 @@ class Communicator(Kept):
         self.memory = self._pair(memory)
         self.seed = int(seed)
         self.dense_below = (
-            0 if compressor.flat else self.method.dense_below if dense_below is None else dense_below
+            0 if compressor.whole_bucket else self.method.dense_below if dense_below is None else dense_below
         )
         self.stats = Stats()
         self._world_size = world_size
@@ -112,8 +112,7 @@ class Communicator(Kept):
         known = {**method.warn, **self.compressor.warn}
         if name in known:
             warnings.warn(f"{method.name} with memory {name!r}: {known[name]}", stacklevel=4)
-        if getattr(self.compressor, "scaled", False) is None:
-            self.compressor.scaled = isinstance(memory, NoneMemory)  # type: ignore[attr-defined]
+        self.compressor = self.compressor.paired(feedback=not isinstance(memory, NoneMemory))
         return memory
 
     @property
@@ -141,8 +140,6 @@ class Communicator(Kept):
         # Buffers and comparisons of layouts belong to the ranks they were made for.
         self._plans.clear()
         transport.open(self.channels)
-        if hasattr(self.memory, "workers"):
-            self.memory.workers = transport.size
 
     @property
     def channels(self) -> int:
@@ -202,7 +199,9 @@ class Communicator(Kept):
 
     def key(self, name: str, base: str | None = None) -> Key:
         """The key of the next draw for `name`; pieces of a parameter share the step of their `base`."""
-        return Key(name, self.seed, self._steps.get(base or name, 0), self.transport.rank)
+        transport = self.transport
+        step = self._steps.get(base or name, 0)
+        return Key(name, self.seed, step, transport.rank, transport.size, self.kind == "allreduce")
 
     def _is_dense(self, segment: Segment, bucket: Bucket) -> bool:
         numel = segment.flat.numel()

@@ -17,7 +17,7 @@ class NoneCompressor(Codec):
     sums = True
     biased = False
     elementwise = True
-    flat = True
+    whole_bucket = True
     lossless = True
 
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from .. import kernels
 from ..errors import ConfigError
-from ..key import Key
 from ..registry import register
-from .base import Context, Payload
 from .signsgd import SignCompressor
 
 MOMENTUM = 0.9
@@ -31,12 +26,3 @@ class SignumCompressor(SignCompressor):
     def __init__(self, momentum: float = MOMENTUM) -> None:
         super().__init__()
         self.momentum = checked_momentum(momentum)
-
-    def encode_momentum_(
-        self, m: Tensor, grad: Tensor, key: Key, beta: float, gamma: float, out: Payload | None
-    ) -> tuple[Payload, Context]:
-        """m = beta * m + gamma * grad, and the signs of it, in one pass."""
-        payload = self.allocate(m.numel(), m.dtype, m.device) if out is None else out
-        if m.numel():
-            kernels.of(m).sign_encode(m, grad, beta, gamma, True, key.word(), *payload)
-        return payload, Context(m.shape, m.dtype, key)

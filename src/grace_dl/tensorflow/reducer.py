@@ -170,7 +170,7 @@ class TensorReducer:
         first = views[places[0]]
         check(first, names[places[0]])
         # Methods that take a bucket as a whole need it without gaps; for the others, results are aligned for TensorFlow.
-        unit = 1 if self.communicator.compressor.flat else ALIGN // first.element_size()
+        unit = 1 if self.communicator.compressor.whole_bucket else ALIGN // first.element_size()
         offsets, cursor = [], 0
         for place in places:
             offsets.append(cursor)
