@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from contract.cases import METHODS, NAMES, codec, decoded, gradients, key, one_rounds
+from grace_dl.kernels import Leave, Source
 
 UNBIASED = [n for n in one_rounds() if not METHODS[n].cls.biased and not METHODS[n].cls.lossless]
 BIASED = [n for n in one_rounds() if METHODS[n].cls.biased and n not in ("signsgd", "signum")]
@@ -119,7 +120,7 @@ def loss(name: str, x: Tensor, **settings) -> float:
     """|x - C(x)|^2 / |x|^2."""
     method = codec(name, **settings)
     left = x.clone()
-    method.encode_residual_(left, None, key())
+    method.encode_from(Source(left, leave=Leave.RESIDUAL), key())
     return float(left.square().sum() / x.square().sum())
 
 
@@ -144,7 +145,7 @@ def test_factor_of_randomk_in_expectation():
     losses = []
     for step in range(200):
         left = x.clone()
-        method.encode_residual_(left, None, key(step))
+        method.encode_from(Source(left, leave=Leave.RESIDUAL), key(step))
         losses.append(float(left.square().sum() / x.square().sum()))
     assert sum(losses) / 200 == pytest.approx(0.75, abs=0.01)
 

@@ -73,10 +73,9 @@ def test_abort_takes_a_step_back(momentum, nesterov, clipping):
 
 def test_clipping_by_norm_shrinks_with_workers_and_leaves_the_gradient():
     memory = DgcMemory(momentum=0.0, gradient_clipping=1.0)
-    memory.workers = 4
     g = normal((10, 10), 0)
     kept = g.clone()
-    memory.begin(g, Key("w"), DgcCompressor(0.1))
+    memory.begin(g, Key("w", workers=4), DgcCompressor(0.1))
     assert torch.equal(g, kept)
     assert float(memory.state["w"]["v"].norm()) == pytest.approx(1 / math.sqrt(4))
 

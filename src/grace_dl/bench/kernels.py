@@ -62,7 +62,7 @@ def configured(backend: str, threads: int) -> Iterator[None]:
 def measure(label: str, backend: str, threads: int, numel: int) -> dict[str, Any]:
     """One record: copy, compress with error feedback, and decode one peer's payload into an accumulator."""
     name, settings = CASES[label]
-    compressor = registry.method(name).cls(**settings)
+    compressor = registry.method(name).cls(**settings).paired(feedback=True)
     memory = _feedback(compressor)
     generator = torch.Generator().manual_seed(7)
     grad = torch.randn(_shape(compressor, numel), generator=generator)
@@ -102,10 +102,7 @@ def _feedback(compressor: Compressor) -> Memory:
     names = method.memories
     keeps = "residual" in names and names[0] in ("none", "residual") and method.name != "none"
     name = "residual" if keeps else names[0]
-    memory = partner(registry.memory_class(name), compressor)
-    if getattr(compressor, "scaled", False) is None:
-        compressor.scaled = False  # type: ignore[attr-defined]
-    return memory
+    return partner(registry.memory_class(name), compressor)
 
 
 def _shape(compressor: Compressor, numel: int) -> tuple[int, ...]:

@@ -106,8 +106,8 @@ class LowRankCompressor(Compressor):
         if len(first) == 1:
             out.copy_(first[0].reshape(out.shape))
         elif out.dtype == first[0].dtype and out.is_contiguous():
-            shape = (first[0].shape[0], first[1].shape[1])
-            kernels.of(out).expand_factors(*first, out.view(shape))
+            p, q = first
+            kernels.of(out).expand_factors(p, q, out.view(p.shape[0], q.shape[1]))
         else:
             out.copy_(torch.mm(*first).view(out.shape))
         for payload in payloads[1:]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from .. import kernels
 from ..compressor.base import Compressor, Payload
 from ..errors import ConfigError
+from ..kernels import Correction
 from ..key import Key
 from ..settings import flag, number
 from .base import Memory, NotFinite, Pending, Piece
@@ -72,7 +73,7 @@ class DgcMemory(Memory):
             found["gradient_clipping"] = getattr(self.gradient_clipping, "__qualname__", "a function")
         return found
 
-    def _clip(self, grad: Tensor, workers: int = 1) -> tuple[Tensor, float]:
+    def _clip(self, grad: Tensor, workers: int) -> tuple[Tensor, float]:
         """The gradient to accumulate and its factor; `grad` itself stays as it is until the step is decided."""
         limit = self.gradient_clipping
         if limit is None:
@@ -80,40 +81,25 @@ class DgcMemory(Memory):
         if callable(limit):
             clipped = limit(grad.clone())
             return clipped.to(grad.dtype).contiguous().view_as(grad), 1.0
-        norm = math.sqrt(kernels.of(grad).square_sum(grad.view(-1)))
+        norm = math.sqrt(kernels.of(grad).square_sum(grad))
         bound = limit / math.sqrt(workers)
         return grad, (bound / norm if norm > bound else 1.0)
 
     def compensate(self, tensor: Tensor, name: str) -> Tensor:
-        """v as it will be after this gradient; changes nothing."""
+        """v as it will be after this gradient, on one worker; changes nothing."""
         m, v = self.slot(name, "m", tensor).clone(), self.slot(name, "v", tensor).clone()
-        used, scale = self._clip(tensor)
-        kernels.of(v).dgc_correct_(m.view(-1), v.view(-1), used.view(-1), self.momentum, self.nesterov, scale)
+        state = Correction(m, v, *self._clip(tensor, workers=1))
+        kernels.of(v).dgc_correct_(state, self.momentum, self.nesterov)
         return v.view_as(tensor)
 
     def begin(self, grad: Tensor, key: Key, compressor: Compressor, out: Payload | None = None) -> DgcPending:
-        if grad.numel() and hasattr(compressor, "encode_corrected_"):
-            (result,) = self.begin_all([(grad, key, out)], compressor)
-            if isinstance(result, Exception):
-                raise result
-            assert isinstance(result, DgcPending)
-            return result
-        m, v = self.slot(key.name, "m", grad), self.slot(key.name, "v", grad)
-        if not kernels.of(grad).all_finite(grad):
-            raise NotFinite
-        used, scale = self._clip(grad, key.workers)
-        kernels.of(v).dgc_correct_(m.view(-1), v.view(-1), used.view(-1), self.momentum, self.nesterov, scale)
-        try:
-            payload, ctx = compressor.encode(v, key, out)
-        except BaseException:
-            self._undo(key.name, used, scale)
-            raise
-        return DgcPending(key, compressor, grad, payload, ctx, None, used, scale)
+        (result,) = self.begin_all([(grad, key, out)], compressor)
+        if isinstance(result, Exception):
+            raise result
+        assert isinstance(result, DgcPending)
+        return result
 
     def begin_all(self, pieces: Sequence[Piece], compressor: Compressor) -> list[Pending | Exception]:
-        fused = getattr(compressor, "encode_corrected_", None)
-        if fused is None or not all(grad.numel() for grad, _, _ in pieces):
-            return super().begin_all(pieces, compressor)
         results: list[Pending | Exception] = []
         for grad, key, _ in pieces:
             try:
@@ -125,23 +111,22 @@ class DgcMemory(Memory):
         pendings = [result for result in results if isinstance(result, DgcPending)]
         if not pendings:
             return results
+        steps: Iterator[bool | Exception]
         try:
-            encoded, steps = fused(
-                [(self.state[p.key.name]["m"], self.state[p.key.name]["v"]) for p in pendings],
-                [p.used for p in pendings],
+            encoded, steps = compressor.encode_corrected_(
+                [self._state(p) for p in pendings],
                 [p.key for p in pendings],
                 self.momentum,
                 self.nesterov,
-                [p.scale for p in pendings],
                 [pieces[place][2] for place in places],
             )
         except Exception as error:
             encoded, steps = [([], None)] * len(places), iter([error] * len(places))
-        for pending, (payload, ctx) in zip(pendings, encoded, strict=True):
-            pending.payload, pending.ctx = payload, ctx
         done: list[bool | Exception] = []
         try:
             self._run(steps, done)
+            for pending, (payload, ctx) in zip(pendings, encoded, strict=True):
+                pending.payload, pending.ctx = payload, ctx
             for place, good in zip(places, done, strict=True):
                 if good is not True:
                     results[place] = good or NotFinite()
@@ -165,11 +150,16 @@ class DgcMemory(Memory):
                 done.append(error)
 
     def _prepare(self, grad: Tensor, key: Key) -> tuple[Tensor, float]:
-        """Make room for a parameter's state, and clip; what is accumulated is looked through later, unless clipped."""
+        """Allocate a parameter's state, and clip; what is accumulated is looked through later, unless clipped."""
         self.slot(key.name, "m", grad), self.slot(key.name, "v", grad)
         if self.gradient_clipping is not None and not kernels.of(grad).all_finite(grad):
             raise NotFinite
         return self._clip(grad, key.workers)
+
+    def _state(self, pending: DgcPending) -> Correction:
+        slots = self.state[pending.key.name]
+        assert pending.used is not None
+        return Correction(slots["m"], slots["v"], pending.used, pending.scale)
 
     def commit(self, pending: Pending) -> None:
         self.commit_all([pending])
@@ -179,24 +169,17 @@ class DgcMemory(Memory):
         if not pendings:
             return
         slots, compressor = [self.state[pending.key.name] for pending in pendings], pendings[0].compressor
-        settle = getattr(compressor, "settle_", None)
-        if settle is not None:
-            ms = [slot["m"] for slot in slots] if self.momentum_masking else None
-            settle([slot["v"] for slot in slots], ms, [pending.payload for pending in pendings])
-            return
-        for pending, slot in zip(pendings, slots):
-            compressor.residual_(slot["v"], pending.payload, pending.ctx)
-            if self.momentum_masking:
-                sent = compressor.decompress(pending.payload, pending.ctx)
-                slot["m"].masked_fill_(sent.view_as(slot["m"]) != 0, 0.0)
+        compressor.settle_(
+            [slot["v"] for slot in slots],
+            [slot["m"] for slot in slots] if self.momentum_masking else None,
+            [pending.payload for pending in pendings],
+            [pending.ctx for pending in pendings],
+        )
 
     def abort(self, pending: Pending) -> None:
-        assert isinstance(pending, DgcPending) and pending.used is not None
-        self._undo(pending.key.name, pending.used, pending.scale)
-
-    def _undo(self, name: str, used: Tensor, scale: float) -> None:
-        m, v = self.state[name]["m"], self.state[name]["v"]
-        kernels.of(v).dgc_undo_(m.view(-1), v.view(-1), used.view(-1), self.momentum, self.nesterov, scale)
+        assert isinstance(pending, DgcPending)
+        state = self._state(pending)
+        kernels.of(state.v).dgc_undo_(state, self.momentum, self.nesterov)
 
     def after_dense_(self, means: Sequence[Tensor], names: Sequence[str]) -> None:
         """Parameters that travel dense get their momentum here, after the average."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .. import kernels
 from ..compressor.base import Compressor, Payload
-from ..compressor.twosided import TwoSidedCodec
 from ..errors import ConfigError
-from ..kernels.reference.signs import settled
+from ..kernels import Leave, Source
 from ..key import Key
 from ..settings import number
 from .base import Memory, Pending
@@ -17,8 +17,8 @@ from .base import Memory, Pending
 class ResidualMemory(Memory):
     """x = beta * e + gamma * g; afterwards e = x - sent.
 
-    The residual is written while encoding, in the same pass over memory; `abort` takes it back. Of a
-    `TwoSidedCodec` slot `e` holds x until the next step, and `owed` what has then to be taken off.
+    The residual is written while encoding, in the same pass over memory; `abort` takes it back. Where a method defers
+    that (`Compressor.deferred`), slot `e` holds x until the next step, and `owed` what has then to be taken off.
     """
 
     linear = ("e", "owed")
@@ -48,16 +48,16 @@ class ResidualMemory(Memory):
 
     def begin(self, grad: Tensor, key: Key, compressor: Compressor, out: Payload | None = None) -> Pending:
         e = self.slot(key.name, "e", grad)
-        slots, factors = self.state[key.name], {"beta": self.beta, "gamma": self.gamma}
-        if isinstance(compressor, TwoSidedCodec):
+        slots, leave = self.state[key.name], Leave.RESIDUAL
+        if compressor.deferred:
+            leave = Leave.DEFERRED
             if "owed" not in slots:
-                slots["owed"] = torch.zeros(2, dtype=e.dtype, device=e.device)
-            payload, ctx = compressor.encode_owing_(e, slots["owed"], grad, key, **factors, out=out)
-        else:
-            if "owed" in slots:  # the state of another method was loaded
-                e.copy_(self._whole(key.name))
-                del slots["owed"]
-            payload, ctx = compressor.encode_residual_(e, grad, key, **factors, out=out)
+                slots["owed"] = torch.zeros(compressor.deferred, dtype=e.dtype, device=e.device)
+        elif "owed" in slots:  # the state of another method was loaded
+            e.copy_(self._whole(key.name))
+            del slots["owed"]
+        source = Source(e, grad, self.beta, self.gamma, leave, slots.get("owed"))
+        payload, ctx = compressor.encode_from(source, key, out)
         return Pending(key, compressor, grad, payload, ctx)
 
     def commit(self, pending: Pending) -> None:
@@ -83,4 +83,5 @@ class ResidualMemory(Memory):
     def _whole(self, name: str) -> Tensor:
         """The residual, with what is owed taken off."""
         slots = self.state[name]
-        return settled(slots["e"], slots["owed"]) if "owed" in slots else slots["e"]
+        e = slots["e"]
+        return kernels.of(e).settled(e, slots["owed"]) if "owed" in slots else e

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Context, Payload, Spec
-from ..compressor.sparse import IndexedCodec, check_parts, check_ratio, kept
+from ..compressor.sparse import IndexedCodec, check_ratio
 from ..errors import ConfigError
-from ..kernels.check import broken
-from ..kernels.reference.indices import index_bytes
-from ..kernels.reference.sparse import Sampling, Sent
+from ..kernels import Correction, Kernels, Source
+from ..kernels.check import broken, payload_parts
+from ..kernels.wire import Sampling, Sent, index_bytes, selected
 from ..key import Key
 from ..registry import Stages, register
 from ..settings import flag, number, whole
@@ -142,7 +142,7 @@ class DgcCompressor(IndexedCodec):
         return len(shape) > 1 and self.ratio < 1
 
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:
-        return _parts(torch.float16 if self.fp16_values else dtype, kept(self.ratio, numel), numel)
+        return _parts(torch.float16 if self.fp16_values else dtype, selected(self.ratio, numel), numel)
 
     def _sampling(self, numel: int, k: int, key: Key) -> Sampling:
         # Fewer than two expected hits in the sample would make the threshold a matter of luck.
@@ -156,47 +156,41 @@ class DgcCompressor(IndexedCodec):
         bounds = self.compress_lower_bound, self.compress_upper_bound
         return Sampling(rank, samples, start, stride, word, *bounds, self.max_adaptation_iters, self.resample)
 
-    def _run(
-        self, x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, key: Key, out: Payload | None
-    ) -> Payload:
-        payload = self.allocate(x.numel(), x.dtype, x.device) if out is None else out
-        k = payload[0].numel()
-        sampling = self._sampling(x.numel(), k, key)
-        kernels.of(x).dgc_encode(x, g, beta, gamma, ef, k, sampling, *payload)
-        return payload
+    def _run(self, kernel: Kernels, source: Source, key: Key, out: Payload) -> Payload:
+        k = out[0].numel()
+        kernel.dgc_encode(source, k, self._sampling(source.x.numel(), k, key), *out)
+        return out
 
     def encode_corrected_(
         self,
-        states: Sequence[tuple[Tensor, Tensor]],
-        grads: Sequence[Tensor],
+        states: Sequence[Correction],
         keys: Sequence[Key],
         momentum: float,
         nesterov: bool,
-        scales: Sequence[float],
         outs: Sequence[Payload | None],
     ) -> tuple[list[tuple[Payload, Context]], Iterator[bool]]:
-        """Bring each `scale * grad` into its momentum m and sum v (Lin 2018, equations 4 and 5) and encode the new v.
-
-        Returns where the payloads will be, and an iterator that does one tensor at every `next`. It gives False where a
-        gradient is not finite: m and v are then as before, to rounding. A v stays whole until `settle_`.
-        """
+        if not all(state.v.numel() for state in states):
+            return super().encode_corrected_(states, keys, momentum, nesterov, outs)
         found, samplings = [], []
-        for (_, v), key, out in zip(states, keys, outs):
+        for (_, v, _, _), key, out in zip(states, keys, outs):
             payload = self.allocate(v.numel(), v.dtype, v.device) if out is None else out
             samplings.append(self._sampling(v.numel(), payload[0].numel(), key))
             found.append((payload, Context(v.shape, v.dtype, key)))
-        ms, vs = [m for m, _ in states], [v for _, v in states]
-        payloads = [payload for payload, _ in found]
-        step = kernels.of(vs[0]).dgc_step_
-        return found, step(ms, vs, grads, momentum, nesterov, scales, samplings, payloads)
+        step = kernels.of(states[0].v).dgc_step_
+        return found, step(states, momentum, nesterov, samplings, [payload for payload, _ in found])
 
-    def settle_(self, vs: Sequence[Tensor], ms: Sequence[Tensor] | None, payloads: Sequence[Payload]) -> None:
-        """Take what `payloads` send out of `vs`, and zero their momenta (factor masking, Lin 2018, section 3.2) if given."""
+    def settle_(
+        self,
+        vs: Sequence[Tensor],
+        ms: Sequence[Tensor] | None,
+        payloads: Sequence[Payload],
+        ctxs: Sequence[Context],
+    ) -> None:
         sent = [(values, index, int(count.item())) for values, index, count in payloads]
         kernels.of(vs[0]).dgc_commit_(vs, ms, sent)
 
     def _sent(self, payload: Payload, numel: int, dtype: torch.dtype) -> Sent:
-        check_parts(payload, self.spec(numel, dtype))
+        payload_parts(payload, self.spec(numel, dtype))
         count, places = int(payload[2].item()), payload[0].numel()
         if not 0 <= count <= places:
             raise broken(f"{count} of {places} elements are announced")

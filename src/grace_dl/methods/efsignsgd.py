@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Context, Payload, Spec, work_dtype
-from ..compressor.twosided import TwoSidedCodec
+from ..compressor.codec import DeferredResidualCodec
 from ..errors import ConfigError
+from ..kernels import Kernels, Source
+from ..kernels.wire import packed_bytes
+from ..key import Key
 from ..registry import register
 
 LEARNING_RATE = 0.1
@@ -29,7 +31,7 @@ def checked_rate(lr: float) -> float:
 
 
 @register("efsignsgd", family="signs", bits="1", reference="Karimireddy 2019, ICML", memories=("efsignsgd",))
-class EFSignSGDCompressor(TwoSidedCodec):
+class EFSignSGDCompressor(DeferredResidualCodec):
     """Sends mean(abs x) * sign(x) of x = e + lr * g; the result is the mean over workers divided by lr."""
 
     def __init__(self, lr: float = LEARNING_RATE) -> None:
@@ -37,19 +39,11 @@ class EFSignSGDCompressor(TwoSidedCodec):
         self.lr = checked_rate(lr)
 
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:
-        return ((torch.uint8, (numel + 7) // 8), (work_dtype(dtype), 1))
+        return ((torch.uint8, packed_bytes(numel, 1)), (work_dtype(dtype), 1))
 
-    def _sides(
-        self,
-        kernel: ModuleType,
-        x: Tensor,
-        g: Tensor | None,
-        beta: float,
-        gamma: float,
-        owed: Tensor | None,
-        out: Payload,
-    ) -> None:
-        kernel.scaled_sign_encode(x, g, beta, gamma, owed, *out)
+    def _run(self, kernel: Kernels, source: Source, key: Key, out: Payload) -> Payload:
+        kernel.scaled_sign_encode(source, *out)
+        return out
 
     def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
         kernels.of(out).scaled_sign_add(out, *payload)

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Context, Payload
-from ..compressor.sparse import FlatCodec
+from ..compressor.codec import KernelCodec
 from ..errors import ConfigError, PayloadError
+from ..kernels import Kernels, Source
 from ..key import Key
 from ..registry import register
 
@@ -18,7 +19,7 @@ _RANGE = (2.0**-100, 2.0**100)
 
 
 @register("inceptionn", family="lower precision", bits="2 to 34, varies", reference="Li 2018, MICRO")
-class INCEPTIONNCompressor(FlatCodec):
+class INCEPTIONNCompressor(KernelCodec):
     """Drops what is below the bound, sends the rest as 8 or 16 bit multiples of it, and large values as they are.
 
     error_bound: no element is off by more than this; the largest power of two that does not exceed it is used, because
@@ -37,14 +38,12 @@ class INCEPTIONNCompressor(FlatCodec):
         self.error_bound = math.ldexp(0.5, math.frexp(error_bound)[1])
 
     def allocate(self, numel: int, dtype: torch.dtype, device: torch.device | None = None) -> Payload:
-        """The payload of nothing: sizes depend on the data."""
-        kinds = (torch.uint8, torch.uint8, torch.int16, dtype)
+        """Sizes depend on the data: only the payload of an empty tensor can be made beforehand."""
+        kinds = () if numel else (torch.uint8, torch.uint8, torch.int16, dtype)
         return [torch.empty(0, dtype=kind, device=device) for kind in kinds]
 
-    def _run(
-        self, x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, key: Key, out: Payload | None
-    ) -> Payload:
-        return kernels.of(x).inceptionn_encode(x, g, beta, gamma, ef, self.error_bound)
+    def _run(self, kernel: Kernels, source: Source, key: Key, out: Payload) -> Payload:
+        return kernel.inceptionn_encode(source, self.error_bound)
 
     def _add(self, out: Tensor, payload: Payload, ctx: Context, alpha: float) -> None:
         if len(payload) != 4:

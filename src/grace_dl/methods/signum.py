@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from .. import kernels
-from ..compressor.base import Context, Payload
 from ..errors import ConfigError
-from ..key import Key
 from ..registry import register
 from .signsgd import SignCompressor
 
@@ -33,12 +28,3 @@ class SignumCompressor(SignCompressor):
     def __init__(self, momentum: float = MOMENTUM) -> None:
         super().__init__()
         self.momentum = checked_momentum(momentum)
-
-    def encode_momentum_(
-        self, m: Tensor, grad: Tensor, key: Key, beta: float, gamma: float, out: Payload | None
-    ) -> tuple[Payload, Context]:
-        """m = beta * m + gamma * grad, and the signs of it, in one pass."""
-        payload = self.allocate(m.numel(), m.dtype, m.device) if out is None else out
-        if m.numel():
-            kernels.of(m).sign_encode(m, grad, beta, gamma, True, key.word(), *payload)
-        return payload, Context(m.shape, m.dtype, key)

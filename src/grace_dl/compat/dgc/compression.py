@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..communicator.allgather import Allgather
 from ..compressor.dgc import DgcCompressor
-from ..compressor.sparse import kept
 from ..errors import ConfigError
+from ..kernels.wire import selected
 from ..memory.base import Memory
 from ..pipeline.bucket import Bucket, Segment
 from ..registry import DENSE_BELOW
@@ -106,7 +106,7 @@ class DGCCompressor(DgcCompressor):
     def attributes(self) -> dict[str, Attributes]:
         """Size and number of sent elements of each parameter that `initialize` was given."""
         return {
-            name: Attributes(p.numel(), p.shape, kept(self.ratio, p.numel()))
+            name: Attributes(p.numel(), p.shape, selected(self.ratio, p.numel()))
             for name, p in (self._named or {}).items()
         }
 
