@@ -5,7 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 
-from contract.cases import CASES, EXACT_SPARSE, METHODS, NAMES, codec, decoded, gradients, key, run, same
+from contract.cases import (
+    CASES,
+    EXACT_SPARSE,
+    METHODS,
+    NAMES,
+    codec,
+    decoded,
+    gradients,
+    key,
+    owed,
+    run,
+    same,
+)
 from grace_dl.kernels import Leave, Source
 
 WITH_RESIDUAL = [n for n in NAMES if "residual" in METHODS[n].memories and not METHODS[n].cls.multi_round]
@@ -89,18 +101,18 @@ def test_over_steps_and_ranks(case, dtype):
     # Without momentum DGC's memory is plain accumulation, which can be balanced.
     settings = {"momentum": 0.0} if case.memory == "dgc" else {}
     grads = gradients(size, steps, dtype=dtype)
-    results, graces = run(size, case, grads, **settings)
+    results, handles = run(size, case, grads, **settings)
     same(results)
     given = sum(g.double() for of_rank in grads for g in of_rank) / size
     got = sum(r.double() for r in results[0])
-    owed = sum(grace.residual("layer.weight").double().view_as(given) for grace in graces) / size
-    scale = max(given.abs().max(), got.abs().max(), owed.abs().max())
+    left = sum(owed(handle).double().view_as(given) for handle in handles) / size
+    scale = max(given.abs().max(), got.abs().max(), left.abs().max())
     # A sum of 16-bit payloads rounds on the way, on no rank in particular.
     summed = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(case.method)
     rounding = summed if summed is not None and case.communicator == "allreduce" else dtype
-    assert close(got + owed, given, scale, rounding, units=8 * steps)
+    assert close(got + left, given, scale, rounding, units=8 * steps)
     if case.method != "none":
-        assert owed.abs().max() > 0
+        assert left.abs().max() > 0
 
 
 @pytest.mark.parametrize(
@@ -110,7 +122,7 @@ def test_the_residual_stays_bounded(name):
     """Error feedback that loses nothing but piles up would be of no use."""
     case = next(c for c in CASES if c.method == name)
     grads = gradients(2, 40, (32, 48))
-    _, graces = run(2, case, grads)
-    owed = graces[0].residual("layer.weight")
-    if owed is not None:
-        assert owed.norm() < 40 * grads[0][0].norm() / 2
+    _, handles = run(2, case, grads)
+    left = owed(handles[0])
+    if left is not None:
+        assert left.norm() < 40 * grads[0][0].norm() / 2
