@@ -9,9 +9,12 @@ from pathlib import Path
 
 import grace_dl
 
+
 def test_the_wheel_holds_every_module(wheel: Path, root: Path) -> None:
     source = root / "src"
-    expected = {str(path.relative_to(source)) for path in source.rglob("*.py*") if path.suffix in (".py", ".pyi")}
+    expected = {
+        str(path.relative_to(source)) for path in source.rglob("*.py*") if path.suffix in (".py", ".pyi")
+    }
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert expected <= names

@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+from grace_dl.helper import grace_from_params
 from rich.console import Console
 
 from grace_dl.demo.plan import RUNS, Run, Settings
 from grace_dl.demo.run import demo
-from grace_dl.helper import grace_from_params
 from grace_dl.workers import Emit, WorkerError, run_workers
 
 

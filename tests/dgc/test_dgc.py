@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-
 from grace_dl.dgc import (
     DGCSGD,
     DGCCompressor,
@@ -21,6 +18,9 @@ from grace_dl.dgc import (
     clip_grad_value_,
     clip_grad_value_by_global_norm_,
 )
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
 from grace_dl.errors import ConfigError
 from grace_dl.key import Key
 

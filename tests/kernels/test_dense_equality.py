@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 import torch
 
-from grace_dl.compressor.bf16 import BF16Compressor
-from grace_dl.compressor.efsignsgd import EFSignSGDCompressor
-from grace_dl.compressor.fp8 import FP8Compressor
-from grace_dl.compressor.fp16 import FP16Compressor
-from grace_dl.compressor.int4 import Int4Compressor
-from grace_dl.compressor.int8 import Int8Compressor
-from grace_dl.compressor.natural import NaturalCompressor
-from grace_dl.compressor.onebit import OneBitCompressor
-from grace_dl.compressor.qsgd import QSGDCompressor
-from grace_dl.compressor.signsgd import SignSGDCompressor
-from grace_dl.compressor.signum import SignumCompressor
-from grace_dl.compressor.terngrad import TernGradCompressor
-from grace_dl.compressor.u8bit import U8bitCompressor
 from grace_dl.kernels import Leave, Source, backend
 from grace_dl.kernels.reference.randomness import draws
 from grace_dl.key import Key
+from grace_dl.methods.bf16 import BF16Compressor
+from grace_dl.methods.efsignsgd import EFSignSGDCompressor
+from grace_dl.methods.fp8 import FP8Compressor
+from grace_dl.methods.fp16 import FP16Compressor
+from grace_dl.methods.int4 import Int4Compressor
+from grace_dl.methods.int8 import Int8Compressor
+from grace_dl.methods.natural import NaturalCompressor
+from grace_dl.methods.onebit import OneBitCompressor
+from grace_dl.methods.qsgd import QSGDCompressor
+from grace_dl.methods.signsgd import SignSGDCompressor
+from grace_dl.methods.signum import SignumCompressor
+from grace_dl.methods.terngrad import TernGradCompressor
+from grace_dl.methods.u8bit import U8bitCompressor
 
 native = pytest.importorskip("grace_dl._native", reason="the compiled kernels are not installed")
 K, R = backend("native", "cpu"), backend("reference", "cpu")

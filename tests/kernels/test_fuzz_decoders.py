@@ -7,12 +7,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from grace_dl.catalog import info as method
 from grace_dl.compressor.base import Context
 from grace_dl.errors import PayloadError
 from grace_dl.kernels import backend
 from grace_dl.kernels.wire import index_bytes
 from grace_dl.key import Key
-from grace_dl.registry import method
 
 NAMES = ["topk", "randomk", "threshold", "dgc", "adaq", "eden", "sketch", "inceptionn"]
 BACKENDS = ["reference"]
@@ -31,9 +31,9 @@ fuzzed = settings(
 )
 sizes = st.sampled_from([1, 5, 64, 300, 1111])
 VARIANTS = {
-    "dgc": {"compress_ratio": 0.05},
-    "topk": {"compress_ratio": 0.05},
-    "adaq": {"compress_ratio": 0.05},
+    "dgc": {"ratio": 0.05},
+    "topk": {"ratio": 0.05},
+    "adaq": {"ratio": 0.05},
 }
 
 

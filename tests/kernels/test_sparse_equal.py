@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from grace_dl.compressor.adaq import AdaqCompressor
-from grace_dl.compressor.dgc import DgcCompressor
-from grace_dl.compressor.eden import EdenCompressor
-from grace_dl.compressor.inceptionn import INCEPTIONNCompressor
-from grace_dl.compressor.randomk import RandomKCompressor
-from grace_dl.compressor.sketch import SketchCompressor
-from grace_dl.compressor.threshold import ThresholdCompressor
-from grace_dl.compressor.topk import TopKCompressor
 from grace_dl.errors import PayloadError
 from grace_dl.kernels import Correction, Leave, Source, backend
 from grace_dl.kernels.wire import index_bytes
 from grace_dl.key import Key
+from grace_dl.methods.adaq import AdaqCompressor
+from grace_dl.methods.dgc import DgcCompressor
+from grace_dl.methods.eden import EdenCompressor
+from grace_dl.methods.inceptionn import INCEPTIONNCompressor
+from grace_dl.methods.randomk import RandomKCompressor
+from grace_dl.methods.sketch import SketchCompressor
+from grace_dl.methods.threshold import ThresholdCompressor
+from grace_dl.methods.topk import TopKCompressor
 
 native = pytest.importorskip("grace_dl._native", reason="the compiled kernels are not installed")
 K, R = backend("native", "cpu"), backend("reference", "cpu")

@@ -9,20 +9,20 @@ from typing import Any
 import torch
 
 import grace_dl.kernels
-from grace_dl.compressor.efsignsgd import EFSignSGDCompressor
-from grace_dl.compressor.int4 import Int4Compressor
-from grace_dl.compressor.int8 import Int8Compressor
-from grace_dl.compressor.onebit import OneBitCompressor
-from grace_dl.compressor.qsgd import QSGDCompressor
-from grace_dl.compressor.randomk import RandomKCompressor
-from grace_dl.compressor.signsgd import SignSGDCompressor
-from grace_dl.compressor.signum import SignumCompressor
-from grace_dl.compressor.threshold import ThresholdCompressor
-from grace_dl.compressor.topk import TopKCompressor
 from grace_dl.errors import ConfigError, PayloadError, UnsupportedError
 from grace_dl.kernels import Leave, Source, backend
 from grace_dl.kernels.wire import index_bytes
 from grace_dl.key import Key
+from grace_dl.methods.efsignsgd import EFSignSGDCompressor
+from grace_dl.methods.int4 import Int4Compressor
+from grace_dl.methods.int8 import Int8Compressor
+from grace_dl.methods.onebit import OneBitCompressor
+from grace_dl.methods.qsgd import QSGDCompressor
+from grace_dl.methods.randomk import RandomKCompressor
+from grace_dl.methods.signsgd import SignSGDCompressor
+from grace_dl.methods.signum import SignumCompressor
+from grace_dl.methods.threshold import ThresholdCompressor
+from grace_dl.methods.topk import TopKCompressor
 
 METHODS = {
     "signsgd": SignSGDCompressor(),

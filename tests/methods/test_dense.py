@@ -7,16 +7,16 @@ import math
 import pytest
 import torch
 
-from grace_dl.compressor.fp16 import FP16Compressor
-from grace_dl.compressor.natural import NaturalCompressor
-from grace_dl.compressor.onebit import OneBitCompressor
-from grace_dl.compressor.qsgd import QSGDCompressor
-from grace_dl.compressor.terngrad import TernGradCompressor
-from grace_dl.compressor.u8bit import U8bitCompressor
+from grace_dl.catalog import info as method
 from grace_dl.errors import ConfigError
 from grace_dl.kernels import Leave, Source
 from grace_dl.key import Key
-from grace_dl.registry import method
+from grace_dl.methods.fp16 import FP16Compressor
+from grace_dl.methods.natural import NaturalCompressor
+from grace_dl.methods.onebit import OneBitCompressor
+from grace_dl.methods.qsgd import QSGDCompressor
+from grace_dl.methods.terngrad import TernGradCompressor
+from grace_dl.methods.u8bit import U8bitCompressor
 
 FED_BACK = [
     "fp16",

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-
 from grace_dl.dgc import DGCSGD, DGCCompressor, DGCSGDMemory
+
 from grace_dl.errors import ConfigError
 from grace_dl.train import Config, TrainConfig, later
 from grace_dl.train import files as config_files
