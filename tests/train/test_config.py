@@ -1,4 +1,4 @@
-"""Config files and the command line: what they set, and what they refuse."""
+"""Config objects, config files and the command line: what they set, and what they reject."""
 
 from __future__ import annotations
 
