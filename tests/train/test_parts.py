@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import importlib.util
 import json
 import os
 import sys
@@ -324,7 +325,7 @@ def test_tensorboard_gets_the_scalars(tmp_path: Path, monkeypatch: pytest.Monkey
     module = types.ModuleType("torch.utils.tensorboard")
     module.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
-    monkeypatch.setattr(logs.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     log = logs.Log(tmp_path, 7)
     log.write(8, {"loss/train": 0.5}, epoch=1)
     log.close()
@@ -332,7 +333,7 @@ def test_tensorboard_gets_the_scalars(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_tensorboard_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     logs.Log(tmp_path, 0).close()
     with pytest.raises(MissingExtraError, match=r"grace-dl\[train\]"):
         logs.Log(tmp_path, 0, tensorboard=True)

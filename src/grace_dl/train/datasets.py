@@ -177,7 +177,7 @@ class Synthetic(Dataset):
 
     def __init__(
         self,
-        shape: Sequence[int] = (3, 32, 32),
+        shape: int | Sequence[int] = (3, 32, 32),
         num_classes: int = 10,
         size: int = 4096,
         test_size: int = 1024,

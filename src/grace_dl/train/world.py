@@ -140,7 +140,7 @@ def joined(world: World, device: str) -> Iterator[None]:
     import torch
     import torch.distributed as dist
 
-    backend = "nccl" if device != "cpu" and torch.cuda.is_available() else "gloo"
+    backend = "nccl" if device.strip().lower() != "cpu" and torch.cuda.is_available() else "gloo"
     started = join(world, backend)
     try:
         yield
