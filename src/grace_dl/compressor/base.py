@@ -121,7 +121,8 @@ class Compressor:
                 return False
             kernel.dgc_correct_(state, momentum, nesterov)
             try:
-                found[place] = self.encode(state.v, keys[place], outs[place])
+                source = Source(state.v, leave=Leave.COMPENSATED)
+                found[place] = self.encode_from(source, keys[place], outs[place])
             except BaseException:
                 kernel.dgc_undo_(state, momentum, nesterov)
                 raise

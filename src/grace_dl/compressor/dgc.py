@@ -19,7 +19,7 @@ from ..kernels.check import broken, payload_parts
 from ..kernels.wire import Sampling, Sent, index_bytes, selected
 from ..key import Key
 from ..registry import register
-from ..settings import flag, number
+from ..settings import flag, number, whole
 from .base import Context, Payload, Spec
 from .sparse import IndexedCodec, check_ratio
 
@@ -69,36 +69,25 @@ class DgcCompressor(IndexedCodec):
     ) -> None:
         super().__init__()
         self.compress_ratio = check_ratio(compress_ratio)
-        number("sample_ratio", sample_ratio, "the share of elements looked at, in (0, 1]")
-        number("compress_lower_bound", compress_lower_bound, "at most 1, as 0.8 is")
-        number("compress_upper_bound", compress_upper_bound, "at least 1, as 1.3 is")
-        if not 0 < sample_ratio <= 1:
-            raise ConfigError(
-                f"sample_ratio={sample_ratio!r} must lie in (0, 1]: the share of elements looked at."
-            )
-        if not 0 < compress_lower_bound <= 1 <= compress_upper_bound < math.inf:
-            raise ConfigError(
-                f"compress_lower_bound={compress_lower_bound!r} and compress_upper_bound={compress_upper_bound!r} must "
-                "enclose 1, as 0.8 and 1.3 do: they bound the number of hits as a multiple of k."
-            )
-        for name, value in (
-            ("max_adaptation_iters", max_adaptation_iters),
-            ("warmup_epochs", warmup_epochs),
-            ("warmup_steps", warmup_steps),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ConfigError(f"{name}={value!r} must be a whole number, 0 or more.")
-        self.sample_ratio = float(sample_ratio)
+        self.sample_ratio = number(
+            "sample_ratio", sample_ratio, "the share of elements looked at", above=0, most=1
+        )
+        why = "bounds on the number of hits, as multiples of k; 0.8 and 1.3 are usual"
+        lower = number("compress_lower_bound", compress_lower_bound, why, above=0, most=1)
+        upper = number("compress_upper_bound", compress_upper_bound, why, least=1)
+        self.compress_lower_bound, self.compress_upper_bound = lower, upper
         self.strided_sample = flag("strided_sample", strided_sample)
-        self.compress_upper_bound = float(compress_upper_bound)
-        self.compress_lower_bound = float(compress_lower_bound)
-        self.max_adaptation_iters = max_adaptation_iters
+        self.max_adaptation_iters = whole(
+            "max_adaptation_iters", max_adaptation_iters, "how often the threshold is adapted", least=0
+        )
         self.resample = flag("resample", resample)
         self.fp16_values = flag("fp16_values", fp16_values)
         self.int32_indices = flag("int32_indices", int32_indices)
-        self.warmup_epochs = warmup_epochs
+        self.warmup_epochs = whole(
+            "warmup_epochs", warmup_epochs, "stages of the warm-up; 0 is none", least=0
+        )
         self.warmup_coeff = list(warmup_coeff) if isinstance(warmup_coeff, (list, tuple)) else warmup_coeff
-        self.warmup_steps = warmup_steps
+        self.warmup_steps = whole("warmup_steps", warmup_steps, "steps of a warm-up stage", least=0)
         self._stages = self._warmup()
         self._ratio = self.compress_ratio
         self.warmup_compress_ratio(0)
@@ -121,14 +110,8 @@ class DgcCompressor(IndexedCodec):
             first = max(WARMUP, self.compress_ratio)
             factor = (self.compress_ratio / first) ** (1 / self.warmup_epochs)
         else:
-            number("warmup_coeff", coeff, "the factor of the ratio from stage to stage, or a list of ratios")
-            assert isinstance(coeff, int | float)
-            if not 0 < coeff < 1:
-                raise ConfigError(
-                    f"warmup_coeff={coeff!r} must lie in (0, 1): the ratio is multiplied by it at every stage. A list "
-                    "gives the ratios themselves."
-                )
-            first = factor = float(coeff)
+            why = "the ratio is multiplied by it at every stage; a list gives the ratios themselves"
+            first = factor = number("warmup_coeff", coeff, why, above=0, below=1)
         return [max(first * factor**stage, self.compress_ratio) for stage in range(self.warmup_epochs)]
 
     def warmup_compress_ratio(self, epoch: int) -> float:

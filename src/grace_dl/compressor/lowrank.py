@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from .. import kernels
-from ..errors import ConfigError, PayloadError
+from ..errors import PayloadError
 from ..key import Key
-from ..settings import number
+from ..settings import number, whole
 from .base import Compressor, Context, Payload, work_dtype, working
 
 DEFAULT_RANK = 4
@@ -37,16 +37,11 @@ class LowRankCompressor(Compressor):
 
     def __init__(self, rank: int, min_compression_rate: float, start_iter: int) -> None:
         super().__init__()
-        self.rank = count("rank", rank, 1, "the number of columns of each factor; 1 to 4 is usual")
-        self.start_iter = count(
-            "start_iter", start_iter, 0, "the first step that is compressed; 0 compresses all"
-        )
-        number("min_compression_rate", min_compression_rate, "how many times smaller the factors must be")
-        if not 0 < min_compression_rate < math.inf:
-            raise ConfigError(
-                f"min_compression_rate={min_compression_rate!r} must be a positive, finite number: how many times "
-                "smaller than the matrix its factors must be; 2 is usual."
-            )
+        self.rank = whole("rank", rank, "the number of columns of each factor; 1 to 4 is usual", least=1)
+        why = "the first step that is compressed; 0 compresses all"
+        self.start_iter = whole("start_iter", start_iter, why, least=0)
+        why = "how many times smaller than the matrix its factors must be; 2 is usual"
+        number("min_compression_rate", min_compression_rate, why, above=0)
         self.min_compression_rate = min_compression_rate
 
     # Which tensors ------------------------------------------------------------------------------------
@@ -123,13 +118,6 @@ class LowRankCompressor(Compressor):
             out.add_(checked[0].reshape(out.shape), alpha=sign)
         else:
             out.view(checked[0].shape[0], checked[1].shape[1]).addmm_(*checked, alpha=sign)
-
-
-def count(label: str, value: Any, least: int, meaning: str) -> int:
-    """`value` if it is a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{label}={value!r} must be a whole number of at least {least}: {meaning}.")
-    return value
 
 
 def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:

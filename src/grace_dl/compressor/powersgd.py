@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..registry import register
-from .lowrank import DEFAULT_RANK, LowRankCompressor, count
+from ..settings import whole
+from .lowrank import DEFAULT_RANK, LowRankCompressor
 
 
 @register(
@@ -23,9 +24,8 @@ class PowerSGDCompressor(LowRankCompressor):
         num_iters_per_step: int = 1,
     ) -> None:
         super().__init__(rank, min_compression_rate, start_iter)
-        self.num_iters_per_step = count(
-            "num_iters_per_step", num_iters_per_step, 1, "power iterations a step, two all-reduces each"
-        )
+        why = "power iterations a step, two all-reduces each"
+        self.num_iters_per_step = whole("num_iters_per_step", num_iters_per_step, why, least=1)
 
     def _factor_elements(self, n: int, m: int, step: int) -> int:
         return self.num_iters_per_step * self.rank * (n + m)

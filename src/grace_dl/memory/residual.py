@@ -7,7 +7,6 @@ from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Compressor, Payload
-from ..errors import ConfigError
 from ..kernels import Leave, Source
 from ..key import Key
 from ..settings import number
@@ -25,14 +24,8 @@ class ResidualMemory(Memory):
 
     def __init__(self, beta: float = 1.0, gamma: float = 1.0) -> None:
         super().__init__()
-        for label, value in (("beta", beta), ("gamma", gamma)):
-            number(label, value, "1 is plain error feedback")
-            if not 0 < value < float("inf"):
-                raise ConfigError(
-                    f"{label}={value!r} must be a positive, finite number; 1 is plain error feedback."
-                )
-        self.beta = float(beta)
-        self.gamma = float(gamma)
+        self.beta = number("beta", beta, "1 is plain error feedback", above=0)
+        self.gamma = number("gamma", gamma, "1 is plain error feedback", above=0)
 
     def compensate(self, tensor: Tensor, name: str) -> Tensor:
         self.slot(name, "e", tensor)
