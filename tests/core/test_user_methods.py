@@ -16,7 +16,7 @@ from grace_dl.communicator.allgather import Allgather
 from grace_dl.communicator.allreduce import Allreduce
 from grace_dl.communicator.alltoall import Alltoall
 from grace_dl.communicator.broadcast import Broadcast
-from grace_dl.compressor.base import Codec
+from grace_dl.compressor.codec import Codec
 from grace_dl.compressor.topk import TopKCompressor
 from grace_dl.errors import ConfigError, GraceError
 from grace_dl.memory.residual import ResidualMemory

@@ -1,4 +1,4 @@
-"""What a compression method is: `Compressor` (two methods are enough) and `Codec` (the fast form).
+"""What a compression method is: `Compressor`; two methods are enough. `codec.py` holds the fast forms.
 
 A compressor is a pure function of tensor, settings and key. It keeps no state between calls (that is
 `Memory`'s) and never talks to the network (that is `Communicator`'s).
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from .. import kernels
 from ..kernels import Correction, Leave, Source
-from ..kernels.check import payload_parts
 from ..kernels.wire import Spec as Spec
 from ..key import Key
 
@@ -219,7 +218,7 @@ _LEGACY = ("average", "tensors_size_are_same")
 
 
 class Context(NamedTuple):
-    """What a `Codec` needs beside the payload to decode it; the same on every rank but for `key.rank`."""
+    """What built-in methods need beside the payload to decode it; the same on every rank but for `key.rank`."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -228,61 +227,6 @@ class Context(NamedTuple):
     @property
     def numel(self) -> int:
         return math.prod(self.shape)
-
-
-class Codec(Compressor):
-    """Base of the built-in methods: works on contiguous float32 or float64 buffers, seen flat.
-
-    A method defines `spec`, `_encode` and `accumulate_` (`KernelCodec` does all in one pass); half-precision
-    inputs are widened here, shapes and dtypes restored here.
-    """
-
-    layout_free = True
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def compress(self, tensor: Tensor, name: str) -> tuple[Payload, Context]:
-        key = Key(name)
-        payload, _ = self.encode(working(tensor), key)
-        return payload, Context(tensor.shape, tensor.dtype, key)
-
-    def decompress(self, payload: Payload, ctx: Context) -> Tensor:
-        device = payload[0].device if payload else None
-        out = torch.zeros(ctx.numel, dtype=work_dtype(ctx.dtype), device=device)
-        if out.numel():
-            self.check(payload, out)
-            self.accumulate_(out, payload, ctx)
-        return narrow(out, ctx.dtype).view(ctx.shape)
-
-    def combine_(self, out: Tensor, payloads: Sequence[Payload], ctx: Context) -> None:
-        for payload in payloads:
-            self.check(payload, out)
-        super().combine_(out, payloads, ctx)
-
-    def check(self, payload: Payload, out: Tensor) -> None:
-        """Refuse a payload whose tensors are not those that `spec` says for a result like `out`."""
-        spec = self.spec(out.numel(), out.dtype)
-        if spec is not None:
-            payload_parts(payload, spec)
-
-    def encode(self, tensor: Tensor, key: Key, out: Payload | None = None) -> tuple[Payload, Context]:
-        ctx = Context(tensor.shape, tensor.dtype, key)
-        if tensor.numel() == 0:
-            return self.allocate(0, tensor.dtype, tensor.device), ctx
-        return self._encode(tensor.view(-1), key, out), ctx
-
-    def _encode(self, x: Tensor, key: Key, out: Payload | None) -> Payload:
-        """Encode the flat, non-empty `x` without changing it; into `out` where given."""
-        raise NotImplementedError
-
-    def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
-        raise NotImplementedError
-
-    def allocate(self, numel: int, dtype: torch.dtype, device: torch.device | None = None) -> Payload:
-        """Fresh payload tensors for `numel` elements (fixed-size methods)."""
-        spec = self.spec(numel, dtype) or ()
-        return [torch.empty(count, dtype=kind, device=device) for kind, count in spec]
 
 
 _WORKING = (torch.float32, torch.float64)

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from ..key import Key
 from ..registry import register
-from .base import Codec, Context, Payload, Spec
+from .base import Context, Payload, Spec
+from .codec import Codec
 
 
 @register("none", bits="32", reference="plain all-reduce")
