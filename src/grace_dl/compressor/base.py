@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import kernels
-from ..kernels import Correction, Leave, Source
+from ..kernels import Correction, Source
 from ..kernels.wire import Spec as Spec
 from ..key import Key
 
@@ -48,7 +48,7 @@ class Compressor:
     divides_first: ClassVar[bool] = False
     """Divides by the number of workers before payloads are summed (`key.summed`), so that the sum is the mean already."""
     deferred: ClassVar[int] = 0
-    """How many values `encode_from` leaves to be taken off at the next step (`Leave.DEFERRED`); 0: it cannot."""
+    """How many values `encode_from` leaves to be taken off at the next step (`Source.owed`); 0: it defers nothing."""
     lossless: ClassVar[bool] = False
     """Decodes to exactly what was encoded, and takes gradients of any dtype as they are."""
 
@@ -75,9 +75,9 @@ class Compressor:
     def encode_from(self, source: Source, key: Key, out: Payload | None = None) -> tuple[Payload, Any]:
         """Encode `beta * x + gamma * grad`, and leave in `x` what the source says: the residual, or what was encoded."""
         x, grad, beta, gamma, leave, _ = source
-        if leave is Leave.INPUT:
+        if leave == "input":
             return self.encode(x if grad is None else beta * x + gamma * grad, key, out)
-        if leave is Leave.DEFERRED:
+        if leave == "deferred":
             raise NotImplementedError(
                 f"{type(self).__name__} says deferred = {self.deferred}; define encode_from"
             )
@@ -93,7 +93,7 @@ class Compressor:
         # A payload may be a view of the input, which belongs to the memory.
         storage = x.untyped_storage().data_ptr()
         payload = [p.clone() if p.untyped_storage().data_ptr() == storage else p for p in payload]
-        if leave is Leave.RESIDUAL:
+        if leave == "residual":
             self.residual_(x, payload, ctx)
         return payload, ctx
 
@@ -120,7 +120,7 @@ class Compressor:
                 return False
             kernel.dgc_correct_(state, momentum, nesterov)
             try:
-                source = Source(state.v, leave=Leave.COMPENSATED)
+                source = Source(state.v, leave="compensated")
                 found[place] = self.encode_from(source, keys[place], outs[place])
             except BaseException:
                 kernel.dgc_undo_(state, momentum, nesterov)

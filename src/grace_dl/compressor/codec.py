@@ -77,7 +77,7 @@ class KernelCodec(Codec):
     kernel takes no factor.
     """
 
-    leaves: ClassVar[Leave] = Leave.RESIDUAL
+    leaves: ClassVar[Leave] = "residual"
     """What the kernel can leave in its input; anything else is computed from the payload."""
 
     def _run(self, kernel: Kernels, source: Source, key: Key, out: Payload) -> Payload:
@@ -95,7 +95,7 @@ class KernelCodec(Codec):
 
     def encode_from(self, source: Source, key: Key, out: Payload | None = None) -> tuple[Payload, Any]:
         x, leave = source.x, source.leave
-        if leave is not Leave.INPUT and leave is not self.leaves:
+        if leave != "input" and leave != self.leaves:
             return super().encode_from(source, key, out)
         ctx, numel = Context(x.shape, x.dtype, key), x.numel()
         payload = self.allocate(numel, x.dtype, x.device) if out is None or not numel else out
@@ -117,5 +117,5 @@ class DeferredResidualCodec(KernelCodec):
     second pass over memory. It waits for the next step, which reads the residual anyway: until then the two values are owed.
     """
 
-    leaves = Leave.DEFERRED
+    leaves = "deferred"
     deferred = 2

@@ -41,14 +41,14 @@ class ResidualMemory(Memory):
 
     def begin(self, grad: Tensor, key: Key, compressor: Compressor, out: Payload | None = None) -> Pending:
         e = self.slot(key.name, "e", grad)
-        slots, leave = self.state[key.name], Leave.RESIDUAL
+        slots = self.state[key.name]
         if compressor.deferred:
-            leave = Leave.DEFERRED
             if "owed" not in slots:
                 slots["owed"] = torch.zeros(compressor.deferred, dtype=e.dtype, device=e.device)
         elif "owed" in slots:  # the state of another method was loaded
             e.copy_(self._whole(key.name))
             del slots["owed"]
+        leave: Leave = "deferred" if compressor.deferred else "residual"
         source = Source(e, grad, self.beta, self.gamma, leave, slots.get("owed"))
         payload, ctx = compressor.encode_from(source, key, out)
         return Pending(key, compressor, grad, payload, ctx)
