@@ -104,3 +104,24 @@ def test_native_sources_know_no_framework() -> None:
         assert "torch/" not in text and "ATen" not in text, path
         if not path.name.startswith("bind"):
             assert "nanobind" not in text, f"{path}: only the binding files know Python"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if part_of(path) != "kernels"],
+    ids=lambda p: str(p.relative_to(PACKAGE)),
+)
+def test_backends_are_reached_through_the_interface_alone(path: Path) -> None:
+    """Only `kernels.of`, its types, `kernels.wire` and `kernels.check` are known outside; never a backend."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level > 1 and node.module:
+            first, _, rest = node.module.partition(".")
+            if first == "kernels":
+                names = {rest.partition(".")[0]} if rest else {alias.name for alias in node.names}
+                assert not names & {"reference", "native", "triton"}, f"{path} imports a backend"
+
+
+def test_memories_use_the_declared_interface_of_compressors() -> None:
+    for path in (PACKAGE / "memory").glob("*.py"):
+        for asked in ("getattr(compressor", "hasattr(compressor", "isinstance(compressor"):
+            assert asked not in path.read_text(), path

@@ -18,7 +18,7 @@ from contract.cases import (
     run,
     same,
 )
-from grace_dl.kernels import Leave, Source
+from grace_dl.kernels import Source
 
 WITH_RESIDUAL = [n for n in NAMES if "residual" in METHODS[n].memories and not METHODS[n].cls.multi_round]
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
@@ -37,7 +37,7 @@ def test_one_step(name, dtype):
     e, g = gradients(1, 2, (4608,), dtype)[0]
     v = e + g
     residual = e.clone()
-    payload, ctx = method.encode_from(Source(residual, g, leave=Leave.RESIDUAL), key(3))
+    payload, ctx = method.encode_from(Source(residual, g, leave="residual"), key(3))
     sent = decoded(method, payload, ctx, v)
     assert residual.isfinite().all()
     if name in EXACT_SPARSE:
@@ -55,7 +55,7 @@ def test_fused_and_plain_residual_are_alike(name, dtype):
     method = codec(name)
     (v,) = gradients(1, 1, (4608,), dtype)[0]
     fused = v.clone()
-    first, ctx = method.encode_from(Source(fused, leave=Leave.RESIDUAL), key(1))
+    first, ctx = method.encode_from(Source(fused, leave="residual"), key(1))
     # With a residual, random-k sends plain values.
     second, ctx = method.paired(feedback=True).encode(v, key(1))
     plain = v.clone()
@@ -71,7 +71,7 @@ def test_factors_of_the_memory(name, beta, gamma):
     e, g = gradients(1, 2, (4608,), torch.float64)[0]
     v = beta * e + gamma * g
     residual = e.clone()
-    payload, ctx = method.encode_from(Source(residual, g, beta, gamma, leave=Leave.RESIDUAL), key())
+    payload, ctx = method.encode_from(Source(residual, g, beta, gamma, leave="residual"), key())
     sent = decoded(method, payload, ctx, v)
     assert close(sent + residual, v, max(v.abs().max(), sent.abs().max()), torch.float64)
 
@@ -82,7 +82,7 @@ def test_what_halved_values_lose_is_in_the_residual(name, value_dtype):
     method = codec(name, value_dtype=value_dtype)
     (v,) = gradients(1, 1, (4608,))[0]
     residual = v.clone()
-    payload, ctx = method.encode_from(Source(residual, leave=Leave.RESIDUAL), key())
+    payload, ctx = method.encode_from(Source(residual, leave="residual"), key())
     sent = decoded(method, payload, ctx, v)
     assert torch.equal(sent + residual, v)
     assert (residual[sent != 0] != 0).any()

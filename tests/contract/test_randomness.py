@@ -24,7 +24,7 @@ from contract.cases import (
     payloads_equal,
 )
 from grace_dl import kernels, simulated
-from grace_dl.kernels import Leave, Source
+from grace_dl.kernels import Source
 
 RANDOM = ("int8", "int4", "natural", "qsgd", "terngrad", "randomk", "eden")
 """Draw for every element; others draw for ties and zeros only, or never."""
@@ -39,7 +39,7 @@ LARGE = 200_003
 def encoded(name, x, k, residual=False):
     method = codec(name)
     e = x.clone()
-    payload, ctx = method.encode_from(Source(e, leave=Leave.RESIDUAL), k) if residual else method.encode(e, k)
+    payload, ctx = method.encode_from(Source(e, leave="residual"), k) if residual else method.encode(e, k)
     return payload, decoded(method, payload, ctx, x), e
 
 
@@ -144,7 +144,7 @@ from contract.cases import codec, decoded, gradients, key, one_rounds
 x = gradients(1, 1, (70_001,))[0][0]
 for name in one_rounds():
     method, e = codec(name), x.clone()
-    payload, ctx = method.encode_from(Source(e, leave=Leave.RESIDUAL), key(2))
+    payload, ctx = method.encode_from(Source(e, leave="residual"), key(2))
     out = decoded(method, payload, ctx, x)
     parts = [*payload, out, e]
     data = b"".join(p.contiguous().view(-1).view(torch.uint8).numpy().tobytes() for p in parts)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from contract.cases import METHODS, NAMES, codec, decoded, gradients, key, one_rounds
-from grace_dl.kernels import Leave, Source
+from grace_dl.kernels import Source
 
 UNBIASED = [n for n in one_rounds() if not METHODS[n].cls.biased and not METHODS[n].cls.lossless]
 BIASED = [n for n in one_rounds() if METHODS[n].cls.biased and n not in ("signsgd", "signum")]
@@ -120,7 +120,7 @@ def loss(name: str, x: Tensor, **settings) -> float:
     """|x - C(x)|^2 / |x|^2."""
     method = codec(name, **settings)
     left = x.clone()
-    method.encode_from(Source(left, leave=Leave.RESIDUAL), key())
+    method.encode_from(Source(left, leave="residual"), key())
     return float(left.square().sum() / x.square().sum())
 
 
@@ -145,7 +145,7 @@ def test_factor_of_randomk_in_expectation():
     losses = []
     for step in range(200):
         left = x.clone()
-        method.encode_from(Source(left, leave=Leave.RESIDUAL), key(step))
+        method.encode_from(Source(left, leave="residual"), key(step))
         losses.append(float(left.square().sum() / x.square().sum()))
     assert sum(losses) / 200 == pytest.approx(0.75, abs=0.01)
 

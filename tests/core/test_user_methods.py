@@ -11,7 +11,7 @@ import torch
 import grace_dl as grace
 from contract.cases import bits_equal, gradients, owed
 from grace_dl import Compressor, Memory, catalog, registry, simulated
-from grace_dl.compressor.base import Codec
+from grace_dl.compressor.codec import Codec
 from grace_dl.errors import ConfigError, GraceError
 from grace_dl.memory.residual import ResidualMemory
 

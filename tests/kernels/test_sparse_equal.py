@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grace_dl.errors import PayloadError
-from grace_dl.kernels import Correction, Leave, Source, backend
+from grace_dl.kernels import Correction, Source, backend
 from grace_dl.kernels.wire import index_bytes
 from grace_dl.key import Key
 from grace_dl.methods.adaq import AdaqCompressor
@@ -78,9 +78,7 @@ def compare(compressor, monkeypatch, x, g=None, beta=1.0, gamma=1.0, ef=True, of
         monkeypatch.setattr("grace_dl.kernels.forced", backend_name)
         mine, gradient = own(x, offset), None if g is None else own(g, offset)
         if ef:
-            payload, ctx = compressor.encode_from(
-                Source(mine, gradient, beta, gamma, leave=Leave.RESIDUAL), key
-            )
+            payload, ctx = compressor.encode_from(Source(mine, gradient, beta, gamma, leave="residual"), key)
         else:
             out = compressor.spec(x.numel(), x.dtype) and compressor.allocate(x.numel(), x.dtype)
             for part in out or ():

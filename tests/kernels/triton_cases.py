@@ -10,7 +10,7 @@ import torch
 
 import grace_dl.kernels
 from grace_dl.errors import ConfigError, PayloadError, UnsupportedError
-from grace_dl.kernels import Leave, Source, backend
+from grace_dl.kernels import Source, backend
 from grace_dl.kernels.wire import index_bytes
 from grace_dl.key import Key
 from grace_dl.methods.efsignsgd import EFSignSGDCompressor
@@ -93,7 +93,7 @@ def outcome(
     mine = torch.empty(n + offset, dtype=x.dtype)[offset:].copy_(x)
     gradient = None if g is None else torch.empty(n + offset, dtype=x.dtype)[offset:].copy_(g)
     owed = torch.tensor([-0.3, 0.7], dtype=x.dtype)
-    leave = compressor.leaves if ef else Leave.INPUT
+    leave = compressor.leaves if ef else "input"
     payload, _ = compressor.encode_from(Source(mine, gradient, beta, gamma, leave, owed), key)
     mine = torch.cat([mine, owed])
     assert g is None or torch.equal(bits(gradient), bits(g))
@@ -210,7 +210,7 @@ def empty() -> None:
     flag = torch.ones(1, dtype=torch.uint8)
     K.sign_encode(Source(x), 0, none, flag)
     assert not flag.item()
-    K.block_encode(Source(x, leave=Leave.RESIDUAL), 256, 127, 8, "max", 0, none, x)
+    K.block_encode(Source(x, leave="residual"), 256, 127, 8, "max", 0, none, x)
     K.block_add(x, none, x, 256, 127, 8)
 
 
@@ -267,18 +267,18 @@ def compiled(dtype: torch.dtype, n: int) -> None:
         module.run = run
     sparse.encode_indices = lambda *_: None
     x, g, k = torch.randn(n, dtype=dtype), torch.randn(n, dtype=dtype), max(1, n // 100)
-    source = Source(x, g, 0.9, 0.3, Leave.RESIDUAL)
+    source = Source(x, g, 0.9, 0.3, "residual")
     packed, one = torch.zeros((n + 7) // 8, dtype=torch.uint8), torch.ones(1, dtype=torch.uint8)
     basic.axpby_(x, g, 0.9, 0.3)
     randomness.uniforms(WORD, n, x)
-    signs.sign_encode(source._replace(leave=Leave.COMPENSATED), WORD, packed, one.clone())
+    signs.sign_encode(source._replace(leave="compensated"), WORD, packed, one.clone())
     signs.sign_add(x, packed, one)
     signs.sign_vote(x, [packed, packed], WORD)
     for encode, add, count in (
         (signs.scaled_sign_encode, signs.scaled_sign_add, 1),
         (signs.onebit_encode, signs.onebit_add, 2),
     ):
-        deferred = source._replace(leave=Leave.DEFERRED, owed=torch.zeros(2, dtype=dtype))
+        deferred = source._replace(leave="deferred", owed=torch.zeros(2, dtype=dtype))
         encode(deferred, packed, torch.zeros(count, dtype=dtype))
         add(x, packed, torch.zeros(count, dtype=dtype))
     for block, levels, norm in ((256, 7, "max"), (128, 127, "l2"), (33, 1000, "max")):

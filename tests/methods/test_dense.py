@@ -9,7 +9,7 @@ import torch
 
 from grace_dl.catalog import info as method
 from grace_dl.errors import ConfigError
-from grace_dl.kernels import Leave, Source
+from grace_dl.kernels import Source
 from grace_dl.key import Key
 from grace_dl.methods.fp16 import FP16Compressor
 from grace_dl.methods.natural import NaturalCompressor
@@ -65,7 +65,7 @@ class TestEveryMethod:
         compressor = method(name).cls()
         e, g = sample(3001, dtype), sample(3001, dtype, 1)
         wanted = 0.9 * e + 1.1 * g
-        payload, ctx = compressor.encode_from(Source(e, g, 0.9, 1.1, leave=Leave.RESIDUAL), Key("w"))
+        payload, ctx = compressor.encode_from(Source(e, g, 0.9, 1.1, leave="residual"), Key("w"))
         assert torch.allclose(
             decode(compressor, payload, ctx) + e, wanted, rtol=0, atol=torch.finfo(dtype).eps * 16
         )
@@ -78,7 +78,7 @@ class TestEveryMethod:
         parts = x.clone()
         compressor.residual_(parts, payload, ctx)
         fused = x.clone()
-        same, _ = compressor.encode_from(Source(fused, leave=Leave.RESIDUAL), Key("w"))
+        same, _ = compressor.encode_from(Source(fused, leave="residual"), Key("w"))
         assert all(torch.equal(one, other) for one, other in zip(payload, same, strict=True))
         assert torch.allclose(parts, fused, rtol=0, atol=1e-6)
 
@@ -201,7 +201,7 @@ def test_fp16_shares_do_not_overflow():
     compressor.combine_(out, [[total]], ctx)
     assert torch.allclose(out, x.clamp(-65504, 65504), rtol=2e-3, atol=1e-6)
     e = torch.zeros(5)
-    payload, _ = compressor.encode_from(Source(e, x, leave=Leave.RESIDUAL), key)
+    payload, _ = compressor.encode_from(Source(e, x, leave="residual"), key)
     assert torch.equal(e + payload[0].float() * 3, x)
 
 

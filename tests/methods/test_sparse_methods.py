@@ -9,7 +9,7 @@ import torch
 
 import grace_dl as grace
 from grace_dl.errors import ConfigError
-from grace_dl.kernels import Leave, Source
+from grace_dl.kernels import Source
 from grace_dl.key import Key
 from grace_dl.methods.adaq import AdaqCompressor
 from grace_dl.methods.dgc import DgcCompressor, warmup_ratios
@@ -69,7 +69,7 @@ def test_narrow_values_saturate_and_leave_their_rounding_in_the_residual(kind):
     x = torch.tensor([3.4e38, -3.4e38, 0.1, 0.0, 0.0, 0.0])
     compressor = TopKCompressor(0.5, kind)
     e = torch.zeros_like(x)
-    payload, ctx = compressor.encode_from(Source(e, x, leave=Leave.RESIDUAL), Key("w"))
+    payload, ctx = compressor.encode_from(Source(e, x, leave="residual"), Key("w"))
     out = compressor.decompress(payload, ctx)
     assert payload[0].element_size() == 2
     assert out.isfinite().all() and out[2] != x[2]
@@ -121,7 +121,7 @@ def test_randomk_is_unbiased_when_scaled():
 def test_randomk_sends_plain_values_under_error_feedback():
     x, e = normal(1000), torch.zeros(1000)
     compressor = RandomKCompressor(0.1)
-    payload, ctx = compressor.encode_from(Source(e, x, leave=Leave.RESIDUAL), Key("w"))
+    payload, ctx = compressor.encode_from(Source(e, x, leave="residual"), Key("w"))
     out = torch.zeros(1000)
     compressor.accumulate_(out, payload, ctx)
     assert torch.equal(out + e, x)

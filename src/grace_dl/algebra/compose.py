@@ -100,7 +100,7 @@ def schedule(*stages: tuple[int, Method]) -> Schedule:
             raise ConfigError(
                 f"stage {stage!r} must be a pair of a step and a method, as in (500, grace.topk(0.01))."
             )
-    steps = [whole("step", step, "the first step of a stage, counted from 0", 0) for step, _ in stages]
+    steps = [whole("step", step, "the first step of a stage, counted from 0", least=0) for step, _ in stages]
     if not steps or steps[0] != 0 or any(a >= b for a, b in itertools.pairwise(steps)):
         raise ConfigError(f"stages begin at steps {steps}; they must begin at 0 and increase.")
     return Schedule(tuple((step, check_method(method)) for step, method in stages))

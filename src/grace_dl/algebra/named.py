@@ -183,7 +183,7 @@ def warn_of_divergence(info: MethodInfo, compressor: Compressor, memory: str | N
 
 def check_seed(seed: Any) -> int:
     """A seed of random draws."""
-    return whole("seed", seed, "the seed of all random draws")
+    return whole("seed", seed, "the seed of all random draws", least=0)
 
 
 def check_dense_below(size: Any) -> int | None:
@@ -191,7 +191,7 @@ def check_dense_below(size: Any) -> int | None:
     if size is None:
         return None
     return whole(
-        "dense_below", size, "the elements a parameter must have to be compressed; 0 compresses all", 0
+        "dense_below", size, "the elements a parameter must have to be compressed; 0 compresses all", least=0
     )
 
 

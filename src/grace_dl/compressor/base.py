@@ -1,4 +1,4 @@
-"""What a compression method is: `Compressor` (two methods are enough) and `Codec` (the fast form).
+"""What a compression method is: `Compressor`; two methods are enough. `codec.py` holds the fast forms.
 
 A compressor is a pure function of tensor, settings and key. It keeps no state between calls (that is
 `Memory`'s) and never talks to the network (that is `Communicator`'s).
@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import kernels
-from ..kernels import Correction, Leave, Source
-from ..kernels.check import payload_parts
+from ..kernels import Correction, Source
 from ..kernels.wire import Spec as Spec
 from ..key import Key
 
@@ -49,7 +48,7 @@ class Compressor:
     divides_first: ClassVar[bool] = False
     """Divides by the number of workers before payloads are summed (`key.summed`), so that the sum is the mean already."""
     deferred: ClassVar[int] = 0
-    """How many values `encode_from` leaves to be taken off at the next step (`Leave.DEFERRED`); 0: it cannot."""
+    """How many values `encode_from` leaves to be taken off at the next step (`Source.owed`); 0: it defers nothing."""
     lossless: ClassVar[bool] = False
     """Decodes to exactly what was encoded, and takes gradients of any dtype as they are."""
 
@@ -76,9 +75,9 @@ class Compressor:
     def encode_from(self, source: Source, key: Key, out: Payload | None = None) -> tuple[Payload, Any]:
         """Encode `beta * x + gamma * grad`, and leave in `x` what the source says: the residual, or what was encoded."""
         x, grad, beta, gamma, leave, _ = source
-        if leave is Leave.INPUT:
+        if leave == "input":
             return self.encode(x if grad is None else beta * x + gamma * grad, key, out)
-        if leave is Leave.DEFERRED:
+        if leave == "deferred":
             raise NotImplementedError(
                 f"{type(self).__name__} says deferred = {self.deferred}; define encode_from"
             )
@@ -94,7 +93,7 @@ class Compressor:
         # A payload may be a view of the input, which belongs to the memory.
         storage = x.untyped_storage().data_ptr()
         payload = [p.clone() if p.untyped_storage().data_ptr() == storage else p for p in payload]
-        if leave is Leave.RESIDUAL:
+        if leave == "residual":
             self.residual_(x, payload, ctx)
         return payload, ctx
 
@@ -121,7 +120,8 @@ class Compressor:
                 return False
             kernel.dgc_correct_(state, momentum, nesterov)
             try:
-                found[place] = self.encode(state.v, keys[place], outs[place])
+                source = Source(state.v, leave="compensated")
+                found[place] = self.encode_from(source, keys[place], outs[place])
             except BaseException:
                 kernel.dgc_undo_(state, momentum, nesterov)
                 raise
@@ -210,7 +210,7 @@ _LEGACY = ("average", "tensors_size_are_same")
 
 
 class Context(NamedTuple):
-    """What a `Codec` needs beside the payload to decode it; the same on every rank but for `key.rank`."""
+    """What built-in methods need beside the payload to decode it; the same on every rank but for `key.rank`."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -219,61 +219,6 @@ class Context(NamedTuple):
     @property
     def numel(self) -> int:
         return math.prod(self.shape)
-
-
-class Codec(Compressor):
-    """Base of the built-in methods: works on contiguous float32 or float64 buffers, seen flat.
-
-    A method defines `spec`, `_encode` and `accumulate_` (`KernelCodec` does all in one pass); half-precision
-    inputs are widened here, shapes and dtypes restored here.
-    """
-
-    layout_free = True
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def compress(self, tensor: Tensor, name: str) -> tuple[Payload, Context]:
-        key = Key(name)
-        payload, _ = self.encode(working(tensor), key)
-        return payload, Context(tensor.shape, tensor.dtype, key)
-
-    def decompress(self, payload: Payload, ctx: Context) -> Tensor:
-        device = payload[0].device if payload else None
-        out = torch.zeros(ctx.numel, dtype=work_dtype(ctx.dtype), device=device)
-        if out.numel():
-            self.check(payload, out)
-            self.accumulate_(out, payload, ctx)
-        return narrow(out, ctx.dtype).view(ctx.shape)
-
-    def combine_(self, out: Tensor, payloads: Sequence[Payload], ctx: Context) -> None:
-        for payload in payloads:
-            self.check(payload, out)
-        super().combine_(out, payloads, ctx)
-
-    def check(self, payload: Payload, out: Tensor) -> None:
-        """Refuse a payload whose tensors are not those that `spec` says for a result like `out`."""
-        spec = self.spec(out.numel(), out.dtype)
-        if spec is not None:
-            payload_parts(payload, spec)
-
-    def encode(self, tensor: Tensor, key: Key, out: Payload | None = None) -> tuple[Payload, Context]:
-        ctx = Context(tensor.shape, tensor.dtype, key)
-        if tensor.numel() == 0:
-            return self.allocate(0, tensor.dtype, tensor.device), ctx
-        return self._encode(tensor.view(-1), key, out), ctx
-
-    def _encode(self, x: Tensor, key: Key, out: Payload | None) -> Payload:
-        """Encode the flat, non-empty `x` without changing it; into `out` where given."""
-        raise NotImplementedError
-
-    def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
-        raise NotImplementedError
-
-    def allocate(self, numel: int, dtype: torch.dtype, device: torch.device | None = None) -> Payload:
-        """Fresh payload tensors for `numel` elements (fixed-size methods)."""
-        spec = self.spec(numel, dtype) or ()
-        return [torch.empty(count, dtype=kind, device=device) for kind, count in spec]
 
 
 _WORKING = (torch.float32, torch.float64)

@@ -1,7 +1,8 @@
-"""Methods with one encoding kernel, which forms the input, encodes it and leaves the residual in one pass over memory."""
+"""Bases of the built-in methods: contiguous buffers, payloads of known size, and one pass over memory to encode."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -9,8 +10,64 @@ from torch import Tensor
 
 from .. import kernels
 from ..kernels import Kernels, Leave, Source
+from ..kernels.check import payload_parts
 from ..key import Key
-from .base import Codec, Context, Payload
+from .base import Compressor, Context, Payload, narrow, work_dtype, working
+
+
+class Codec(Compressor):
+    """Base of the built-in methods: works on contiguous float32 or float64 buffers, seen flat.
+
+    A method defines `spec`, `_encode` and `accumulate_` (`KernelCodec` does all in one pass); half-precision
+    inputs are widened here, shapes and dtypes restored here.
+    """
+
+    layout_free = True
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def compress(self, tensor: Tensor, name: str) -> tuple[Payload, Context]:
+        key = Key(name)
+        payload, _ = self.encode(working(tensor), key)
+        return payload, Context(tensor.shape, tensor.dtype, key)
+
+    def decompress(self, payload: Payload, ctx: Context) -> Tensor:
+        device = payload[0].device if payload else None
+        out = torch.zeros(ctx.numel, dtype=work_dtype(ctx.dtype), device=device)
+        if out.numel():
+            self.check(payload, out)
+            self.accumulate_(out, payload, ctx)
+        return narrow(out, ctx.dtype).view(ctx.shape)
+
+    def combine_(self, out: Tensor, payloads: Sequence[Payload], ctx: Context) -> None:
+        for payload in payloads:
+            self.check(payload, out)
+        super().combine_(out, payloads, ctx)
+
+    def check(self, payload: Payload, out: Tensor) -> None:
+        """Refuse a payload whose tensors are not those that `spec` says for a result like `out`."""
+        spec = self.spec(out.numel(), out.dtype)
+        if spec is not None:
+            payload_parts(payload, spec)
+
+    def encode(self, tensor: Tensor, key: Key, out: Payload | None = None) -> tuple[Payload, Context]:
+        ctx = Context(tensor.shape, tensor.dtype, key)
+        if tensor.numel() == 0:
+            return self.allocate(0, tensor.dtype, tensor.device), ctx
+        return self._encode(tensor.view(-1), key, out), ctx
+
+    def _encode(self, x: Tensor, key: Key, out: Payload | None) -> Payload:
+        """Encode the flat, non-empty `x` without changing it; into `out` where given."""
+        raise NotImplementedError
+
+    def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
+        raise NotImplementedError
+
+    def allocate(self, numel: int, dtype: torch.dtype, device: torch.device | None = None) -> Payload:
+        """Fresh payload tensors for `numel` elements (fixed-size methods)."""
+        spec = self.spec(numel, dtype) or ()
+        return [torch.empty(count, dtype=kind, device=device) for kind, count in spec]
 
 
 class KernelCodec(Codec):
@@ -20,7 +77,7 @@ class KernelCodec(Codec):
     kernel takes no factor.
     """
 
-    leaves: ClassVar[Leave] = Leave.RESIDUAL
+    leaves: ClassVar[Leave] = "residual"
     """What the kernel can leave in its input; anything else is computed from the payload."""
 
     def _run(self, kernel: Kernels, source: Source, key: Key, out: Payload) -> Payload:
@@ -38,7 +95,7 @@ class KernelCodec(Codec):
 
     def encode_from(self, source: Source, key: Key, out: Payload | None = None) -> tuple[Payload, Any]:
         x, leave = source.x, source.leave
-        if leave is not Leave.INPUT and leave is not self.leaves:
+        if leave != "input" and leave != self.leaves:
             return super().encode_from(source, key, out)
         ctx, numel = Context(x.shape, x.dtype, key), x.numel()
         payload = self.allocate(numel, x.dtype, x.device) if out is None or not numel else out
@@ -60,5 +117,5 @@ class DeferredResidualCodec(KernelCodec):
     second pass over memory. It waits for the next step, which reads the residual anyway: until then the two values are owed.
     """
 
-    leaves = Leave.DEFERRED
+    leaves = "deferred"
     deferred = 2

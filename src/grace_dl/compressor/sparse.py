@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from .. import kernels
-from ..errors import ConfigError
 from ..kernels.wire import Sent
+from ..settings import choice, number
 from .base import Context, Payload
 from .codec import KernelCodec
 
@@ -58,21 +58,14 @@ class IndexedCodec(SparseCodec):
 
 def check_ratio(ratio: float) -> float:
     """A share of the elements, as every sparsifier takes it."""
-    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio <= 1:
-        raise ConfigError(
-            f"ratio={ratio!r} must be a number in (0, 1]: the share of elements that is sent, "
-            "for example 0.01 for one in a hundred."
-        )
-    return float(ratio)
+    why = "the share of elements that is sent, for example 0.01 for one in a hundred"
+    return number("ratio", ratio, why, above=0, most=1)
 
 
 def check_value_dtype(name: str | None) -> str | None:
     """The dtype values travel in; None is that of the gradient."""
-    if name is not None and not (isinstance(name, str) and name in VALUE_DTYPES):
-        raise ConfigError(
-            f"value_dtype={name!r} is unknown; choose one of {', '.join(VALUE_DTYPES)}, or None for the gradient's own."
-        )
-    return name
+    why = "what values travel in; None is the gradient's own dtype"
+    return choice("value_dtype", name, (*VALUE_DTYPES, None), why)
 
 
 def value_dtype(name: str | None, dtype: torch.dtype) -> torch.dtype:

@@ -25,7 +25,7 @@ def payload_part(part: Tensor, dtype: torch.dtype, numel: int) -> None:
 def payload_parts(payload: Sequence[Tensor], spec: Spec) -> None:
     """Raise unless a peer's payload consists of the tensors that `spec` says."""
     found = tuple([(part.dtype, part.numel()) for part in payload])
-    if found != spec:
+    if found != tuple(spec):
         raise PayloadError(
             f"a payload holds {_describe(found)}, but {_describe(spec)} were expected: the peer uses another method, "
             "other settings or another tensor size."

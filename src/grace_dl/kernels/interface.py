@@ -44,7 +44,7 @@ class Kernels(Protocol):
     def uniforms(self, word: int, n: int, like: Tensor, begin: int = 0) -> Tensor:
         """Uniform numbers in [0, 1) for elements begin..begin+n, in the dtype of `like`."""
 
-    # Casts and tables: Leave.RESIDUAL -----------------------------------------------------------------
+    # Casts and tables: "residual" -----------------------------------------------------------------
 
     def cast_encode(self, source: Source, workers: int, limit: float, out: Tensor) -> None: ...
 
@@ -102,7 +102,7 @@ class Kernels(Protocol):
         self, out: Tensor, payload: list[Tensor], bound: float, alpha: float = 1.0
     ) -> None: ...
 
-    # Signs: Leave.COMPENSATED for the first, Leave.DEFERRED for the two with means --------------------
+    # Signs: "compensated" for the first, "deferred" for the two with means --------------------
 
     def sign_encode(self, source: Source, word: int, bits: Tensor, flag: Tensor) -> None: ...
 
@@ -121,7 +121,7 @@ class Kernels(Protocol):
     def settled(self, x: Tensor, owed: Tensor) -> Tensor:
         """x less what is owed of it: owed[0] where it is negative, owed[1] elsewhere."""
 
-    # Selected elements: Leave.RESIDUAL ----------------------------------------------------------------
+    # Selected elements: "residual" ----------------------------------------------------------------
 
     def encode_indices(self, indices: Tensor, d: int, k: int, out: Tensor) -> None: ...
 

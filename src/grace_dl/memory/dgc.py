@@ -11,7 +11,6 @@ from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Compressor, Payload
-from ..errors import ConfigError
 from ..kernels import Correction
 from ..key import Key
 from ..settings import flag, number
@@ -46,23 +45,11 @@ class DgcMemory(Memory):
         gradient_clipping: float | Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__()
-        number("momentum", momentum, "the share of the last step's momentum that is kept, in [0, 1)")
+        why = "the share of the last step's momentum that remains; 0.9 is usual, 0 is plain accumulation"
+        self.momentum = number("momentum", momentum, why, least=0, below=1)
         if gradient_clipping is not None and not callable(gradient_clipping):
-            number(
-                "gradient_clipping",
-                gradient_clipping,
-                "the largest norm of a parameter's gradient, or a function",
-            )
-        if not 0 <= momentum < 1:
-            raise ConfigError(
-                f"momentum={momentum!r} must lie in [0, 1); 0.9 is usual, 0 is plain accumulation."
-            )
-        if gradient_clipping is not None and not callable(gradient_clipping) and not gradient_clipping > 0:
-            raise ConfigError(
-                f"gradient_clipping={gradient_clipping!r} must be a positive norm, a function from gradient to clipped "
-                "gradient, or None."
-            )
-        self.momentum = float(momentum)
+            why = "the largest norm of a parameter's gradient; or a function from gradient to clipped gradient, or None"
+            number("gradient_clipping", gradient_clipping, why, above=0, most=math.inf)
         self.nesterov = flag("nesterov", nesterov)
         self.momentum_masking = flag("momentum_masking", momentum_masking)
         self.gradient_clipping = gradient_clipping

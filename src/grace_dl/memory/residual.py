@@ -7,7 +7,6 @@ from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Compressor, Payload
-from ..errors import ConfigError
 from ..kernels import Leave, Source
 from ..key import Key
 from ..settings import number
@@ -25,14 +24,8 @@ class ResidualMemory(Memory):
 
     def __init__(self, beta: float = 1.0, gamma: float = 1.0) -> None:
         super().__init__()
-        for label, value in (("beta", beta), ("gamma", gamma)):
-            number(label, value, "1 is plain error feedback")
-            if not 0 < value < float("inf"):
-                raise ConfigError(
-                    f"{label}={value!r} must be a positive, finite number; 1 is plain error feedback."
-                )
-        self.beta = float(beta)
-        self.gamma = float(gamma)
+        self.beta = number("beta", beta, "1 is plain error feedback", above=0)
+        self.gamma = number("gamma", gamma, "1 is plain error feedback", above=0)
 
     def compensate(self, tensor: Tensor, name: str) -> Tensor:
         self.slot(name, "e", tensor)
@@ -48,14 +41,14 @@ class ResidualMemory(Memory):
 
     def begin(self, grad: Tensor, key: Key, compressor: Compressor, out: Payload | None = None) -> Pending:
         e = self.slot(key.name, "e", grad)
-        slots, leave = self.state[key.name], Leave.RESIDUAL
+        slots = self.state[key.name]
         if compressor.deferred:
-            leave = Leave.DEFERRED
             if "owed" not in slots:
                 slots["owed"] = torch.zeros(compressor.deferred, dtype=e.dtype, device=e.device)
         elif "owed" in slots:  # the state of another method was loaded
             e.copy_(self._whole(key.name))
             del slots["owed"]
+        leave: Leave = "deferred" if compressor.deferred else "residual"
         source = Source(e, grad, self.beta, self.gamma, leave, slots.get("owed"))
         payload, ctx = compressor.encode_from(source, key, out)
         return Pending(key, compressor, grad, payload, ctx)

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ..compressor.base import Compressor, Payload
-from ..kernels import Leave, Source
+from ..kernels import Source
 from ..key import Key
 from ..methods.signum import MOMENTUM, checked_momentum
 from .base import Memory, Pending
@@ -34,7 +34,7 @@ class SignumMemory(Memory):
 
     def begin(self, grad: Tensor, key: Key, compressor: Compressor, out: Payload | None = None) -> Pending:
         m = self.slot(key.name, "m", grad)
-        source = Source(m, grad, self.momentum, 1 - self.momentum, Leave.COMPENSATED)
+        source = Source(m, grad, self.momentum, 1 - self.momentum, "compensated")
         payload, ctx = compressor.encode_from(source, key, out)
         return Pending(key, compressor, grad, payload, ctx)
 

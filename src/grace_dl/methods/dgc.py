@@ -48,14 +48,8 @@ def warmup_ratios(ratio: float, stages: int, coeff: float | Sequence[float] | No
         first = max(WARMUP, ratio)
         factor = (ratio / first) ** (1 / stages)
     else:
-        number("warmup_coeff", coeff, "the factor of the ratio from stage to stage, or a list of ratios")
-        assert isinstance(coeff, int | float)
-        if not 0 < coeff < 1:
-            raise ConfigError(
-                f"warmup_coeff={coeff!r} must lie in (0, 1): the ratio is multiplied by it at every stage. A list "
-                "gives the ratios themselves."
-            )
-        first = factor = float(coeff)
+        why = "the ratio is multiplied by it at every stage; a list gives the ratios themselves"
+        first = factor = number("warmup_coeff", coeff, why, above=0, below=1)
     return [max(first * factor**stage, ratio) for stage in range(stages)]
 
 
@@ -66,8 +60,8 @@ def warmup(
     warmup_coeff: float | Sequence[float] | None = None,
 ) -> Stages:
     """The stages of a warm-up, each `warmup_steps` steps long."""
-    whole("warmup_stages", warmup_stages, "the number of warm-up stages; 0 for no warm-up", 0)
-    whole("warmup_steps", warmup_steps, "the length of a warm-up stage in steps", 0)
+    whole("warmup_stages", warmup_stages, "the number of warm-up stages; 0 for no warm-up", least=0)
+    whole("warmup_steps", warmup_steps, "the length of a warm-up stage in steps", least=0)
     if bool(warmup_stages) != bool(warmup_steps):
         raise ConfigError(
             f"warmup_stages={warmup_stages} and warmup_steps={warmup_steps} go together: stages, and steps of each."
@@ -116,24 +110,17 @@ class DgcCompressor(IndexedCodec):
     ) -> None:
         super().__init__()
         self.ratio = check_ratio(ratio)
-        number("sample_ratio", sample_ratio, "the share of elements looked at, in (0, 1]")
-        number("compress_lower_bound", compress_lower_bound, "at most 1, as 0.8 is")
-        number("compress_upper_bound", compress_upper_bound, "at least 1, as 1.3 is")
-        if not 0 < sample_ratio <= 1:
-            raise ConfigError(
-                f"sample_ratio={sample_ratio!r} must lie in (0, 1]: the share of elements looked at."
-            )
-        if not 0 < compress_lower_bound <= 1 <= compress_upper_bound < math.inf:
-            raise ConfigError(
-                f"compress_lower_bound={compress_lower_bound!r} and compress_upper_bound={compress_upper_bound!r} must "
-                "enclose 1, as 0.8 and 1.3 do: they bound the number of hits as a multiple of k."
-            )
-        whole("max_adaptation_iters", max_adaptation_iters, "how often the threshold may be changed", 0)
-        self.sample_ratio = float(sample_ratio)
+        self.sample_ratio = number(
+            "sample_ratio", sample_ratio, "the share of elements looked at", above=0, most=1
+        )
+        why = "bounds on the number of hits, as multiples of k; 0.8 and 1.3 are usual"
+        lower = number("compress_lower_bound", compress_lower_bound, why, above=0, most=1)
+        upper = number("compress_upper_bound", compress_upper_bound, why, least=1)
+        self.compress_lower_bound, self.compress_upper_bound = lower, upper
         self.strided_sample = flag("strided_sample", strided_sample)
-        self.compress_upper_bound = float(compress_upper_bound)
-        self.compress_lower_bound = float(compress_lower_bound)
-        self.max_adaptation_iters = max_adaptation_iters
+        self.max_adaptation_iters = whole(
+            "max_adaptation_iters", max_adaptation_iters, "how often the threshold is adapted", least=0
+        )
         self.resample = flag("resample", resample)
         self.fp16_values = flag("fp16_values", fp16_values)
         self.int32_indices = flag("int32_indices", int32_indices)

@@ -8,12 +8,12 @@ from torch import Tensor
 from .. import kernels
 from ..compressor.base import Context, Payload, Spec
 from ..compressor.codec import KernelCodec
-from ..errors import ConfigError
 from ..kernels import Kernels, Source
 from ..kernels.check import payload_parts
 from ..kernels.wire import eden_sizes
 from ..key import Key
 from ..registry import register
+from ..settings import choice
 
 
 @register("eden", family="quantiser", bits="1 to 4", reference="Vargaftik 2022, ICML")
@@ -29,9 +29,7 @@ class EdenCompressor(KernelCodec):
 
     def __init__(self, bits: int = 1) -> None:
         super().__init__()
-        if bits not in (1, 2, 3, 4) or isinstance(bits, bool):
-            raise ConfigError(f"bits={bits!r} must be 1, 2, 3 or 4: the bits a coordinate is quantised to.")
-        self.bits = int(bits)
+        self.bits = choice("bits", bits, (1, 2, 3, 4), "the bits a coordinate is quantised to")
 
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:
         coordinates, blocks = eden_sizes(numel)

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Context, Payload, Spec, work_dtype
 from ..compressor.codec import DeferredResidualCodec
-from ..errors import ConfigError
 from ..kernels import Kernels, Source
 from ..kernels.wire import packed_bytes
 from ..key import Key
 from ..registry import register
+from ..settings import number
 
 LEARNING_RATE = 0.1
 """Default of `lr` in the compressor and in its memory, which must agree."""
 
 
 def checked_rate(lr: float) -> float:
-    """`lr` as a float; anything but a positive, finite number is refused."""
-    if not (isinstance(lr, (int, float)) and 0 < lr < math.inf):
-        raise ConfigError(
-            f"lr={lr!r} must be a positive, finite number: the learning rate that the optimizer uses; "
-            f"{LEARNING_RATE} is the default."
-        )
-    return float(lr)
+    """`lr` as a float; anything but a positive, finite number is rejected."""
+    why = f"the learning rate that the optimizer uses; {LEARNING_RATE} is the default"
+    return number("lr", lr, why, above=0)
 
 
 @register("efsignsgd", family="signs", bits="1", reference="Karimireddy 2019, ICML", memories=("efsignsgd",))

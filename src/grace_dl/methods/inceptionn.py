@@ -10,12 +10,11 @@ from torch import Tensor
 from .. import kernels
 from ..compressor.base import Context, Payload
 from ..compressor.codec import KernelCodec
-from ..errors import ConfigError, PayloadError
+from ..errors import PayloadError
 from ..kernels import Kernels, Source
 from ..key import Key
 from ..registry import register
-
-_RANGE = (2.0**-100, 2.0**100)
+from ..settings import number
 
 
 @register("inceptionn", family="lower precision", bits="2 to 34, varies", reference="Li 2018, MICRO")
@@ -28,13 +27,8 @@ class INCEPTIONNCompressor(KernelCodec):
 
     def __init__(self, error_bound: float = 2.0**-10) -> None:
         super().__init__()
-        if isinstance(error_bound, bool) or not isinstance(error_bound, (int, float)):
-            raise ConfigError(f"error_bound={error_bound!r} must be a number, for example 2**-10.")
-        if not _RANGE[0] <= error_bound <= _RANGE[1]:
-            raise ConfigError(
-                f"error_bound={error_bound!r} must lie between 2**-100 and 2**100; it is the largest error an element may "
-                "have, so a small share of a typical gradient, such as 2**-10."
-            )
+        why = "the largest error an element may have, a small share of a typical gradient such as 2**-10"
+        error_bound = number("error_bound", error_bound, why, least=2.0**-100, most=2.0**100)
         self.error_bound = math.ldexp(0.5, math.frexp(error_bound)[1])
 
     def allocate(self, numel: int, dtype: torch.dtype, device: torch.device | None = None) -> Payload:

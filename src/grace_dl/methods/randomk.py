@@ -11,7 +11,7 @@ from .. import kernels
 from ..compressor.base import Context, Payload, Spec
 from ..compressor.sparse import SparseCodec, check_ratio
 from ..errors import UnsupportedError
-from ..kernels import Kernels, Leave, Source
+from ..kernels import Kernels, Source
 from ..kernels.check import payload_parts
 from ..kernels.wire import selected
 from ..key import Key
@@ -58,7 +58,7 @@ class RandomKCompressor(SparseCodec):
 
     def _run(self, kernel: Kernels, source: Source, key: Key, out: Payload) -> Payload:
         check_size(source.x.numel(), out[0].numel())
-        scaled = source.leave is Leave.INPUT if self.scaled is None else self.scaled
+        scaled = source.leave == "input" if self.scaled is None else self.scaled
         kernel.randomk_encode(source, key.shared_word(), scaled, out[0])
         return out
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import kernels
 from ..compressor.base import Context, Payload, Spec
 from ..compressor.codec import KernelCodec
-from ..kernels import Kernels, Leave, Source
+from ..kernels import Kernels, Source
 from ..kernels.check import checked_flag
 from ..kernels.wire import packed_bytes
 from ..key import Key
@@ -23,7 +23,7 @@ class SignCompressor(KernelCodec):
     What is decoded has no scale, so there is nothing to average and no error to feed back.
     """
 
-    leaves = Leave.COMPENSATED
+    leaves = "compensated"
 
     def __init__(self) -> None:
         super().__init__()

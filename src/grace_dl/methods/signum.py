@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..errors import ConfigError
 from ..registry import register
+from ..settings import number
 from .signsgd import SignCompressor
 
 MOMENTUM = 0.9
@@ -11,12 +11,9 @@ MOMENTUM = 0.9
 
 
 def checked_momentum(momentum: float) -> float:
-    """`momentum` as a float; anything outside (0, 1) is refused."""
-    if not (isinstance(momentum, (int, float)) and 0 < momentum < 1):
-        raise ConfigError(
-            f"momentum={momentum!r} must lie between 0 and 1; {MOMENTUM} is customary, and without momentum use signsgd."
-        )
-    return float(momentum)
+    """`momentum` as a float; anything outside (0, 1) is rejected."""
+    why = f"{MOMENTUM} is usual; without momentum use signsgd"
+    return number("momentum", momentum, why, above=0, below=1)
 
 
 @register(

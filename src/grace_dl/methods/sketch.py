@@ -8,12 +8,12 @@ from torch import Tensor
 from .. import kernels
 from ..compressor.base import Context, Payload, Spec
 from ..compressor.codec import KernelCodec
-from ..errors import ConfigError
 from ..kernels import Kernels, Source
 from ..kernels.check import payload_parts
 from ..kernels.wire import packed_bytes
 from ..key import Key
 from ..registry import register
+from ..settings import choice
 
 
 @register("sketch", family="quantiser", bits="log2(quantiles)", reference="Jiang 2018 (SketchML), SIGMOD")
@@ -27,11 +27,8 @@ class SketchCompressor(KernelCodec):
 
     def __init__(self, quantiles: int = 64) -> None:
         super().__init__()
-        if isinstance(quantiles, bool) or quantiles not in (2, 4, 8, 16, 32, 64, 128, 256):
-            raise ConfigError(
-                f"quantiles={quantiles!r} must be a power of two from 2 to 256, so that codes fill whole bits."
-            )
-        self.quantiles = int(quantiles)
+        why = "powers of two, so that codes fill whole bits"
+        self.quantiles = choice("quantiles", quantiles, (2, 4, 8, 16, 32, 64, 128, 256), why)
 
     @property
     def _bits(self) -> int:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from ..compressor.base import Payload
 from ..compressor.sparse import IndexedCodec, check_value_dtype, value_dtype
-from ..errors import ConfigError, PayloadError
+from ..errors import PayloadError
 from ..kernels import Kernels, Source
 from ..kernels.check import payload_parts
 from ..kernels.wire import Sent, index_bytes
 from ..key import Key
 from ..registry import register
+from ..settings import number
 
 
 @register(
@@ -31,16 +30,8 @@ class ThresholdCompressor(IndexedCodec):
 
     def __init__(self, threshold: float = 0.01, value_dtype: str | None = None) -> None:
         super().__init__()
-        if (
-            isinstance(threshold, bool)
-            or not isinstance(threshold, (int, float))
-            or not 0 <= threshold < math.inf
-        ):
-            raise ConfigError(
-                f"threshold={threshold!r} must be a finite number, 0 or above; elements of at least that magnitude "
-                "are sent."
-            )
-        self.threshold = float(threshold)
+        why = "elements of at least that magnitude are sent"
+        self.threshold = number("threshold", threshold, why, least=0)
         self.value_dtype = check_value_dtype(value_dtype)
 
     def allocate(self, numel: int, dtype: torch.dtype, device: torch.device | None = None) -> Payload:

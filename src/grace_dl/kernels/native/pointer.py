@@ -55,9 +55,9 @@ def part_address(part: Tensor, dtype: torch.dtype, numel: int) -> int:
     return address(part, dtype, numel)
 
 
-def inputs(source: Source, n: int, leave: Leave = Leave.RESIDUAL) -> tuple[int, int, int, float, float, bool]:
+def inputs(source: Source, n: int, leave: Leave = "residual") -> tuple[int, int, int, float, float, bool]:
     """The leading arguments of every compiled encoder that can leave `leave`; address 0 stands for no gradient."""
-    x, grad, beta, gamma, *_ = source
+    x, grad, beta, gamma, _, _ = source
     other = 0 if grad is None else address(grad, x.dtype, n)
     return address(x, x.dtype, n), other, n, beta, gamma, source.leaves(leave)
 

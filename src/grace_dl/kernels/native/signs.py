@@ -11,7 +11,7 @@ import grace_dl._native as _native
 
 from ..check import checked_flag, checked_means, checked_scale
 from ..reference import signs as reference
-from ..source import Leave, Source
+from ..source import Source
 from ..wire import packed_bytes
 from .pointer import address, inputs, native_dtype, part_address, threads
 
@@ -33,7 +33,7 @@ def sign_encode(source: Source, word: int, bits: Tensor, flag: Tensor) -> None:
         return reference.sign_encode(source, word, bits, flag)
     n = x.numel()
     packed, some = part_address(bits, torch.uint8, packed_bytes(n, 1)), part_address(flag, torch.uint8, 1)
-    _native.sign_encode(wide, *inputs(source, n, Leave.COMPENSATED), word, packed, some, threads())
+    _native.sign_encode(wide, *inputs(source, n, "compensated"), word, packed, some, threads())
 
 
 def sign_add(out: Tensor, bits: Tensor, flag: Tensor) -> None:
@@ -61,7 +61,7 @@ def _two_add(out: Tensor, bits: Tensor, low: float, high: float) -> None:
 
 def _deferring(source: Source, n: int) -> tuple[int, int, int, float, float, bool, int]:
     """The leading arguments of the two encoders with means; address 0 stands for nothing owed."""
-    at = inputs(source, n, Leave.DEFERRED)
+    at = inputs(source, n, "deferred")
     owed = address(source.owed, source.x.dtype, 2) if at[-1] and source.owed is not None else 0
     return *at[:-1], False, owed
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..source import Leave, Source
+from ..source import Source
 from .reduce import tree_sum
 
 __all__ = ["all_finite", "average_", "axpby_", "clear_", "copy_finite_", "square_sum"]
@@ -61,7 +61,7 @@ def compensated(source: Source) -> Tensor:
 
 def formed(source: Source) -> tuple[Tensor, bool]:
     """What an encoder encodes, and whether the residual is left in x: it is then formed in x itself."""
-    residual = source.leaves(Leave.RESIDUAL)
+    residual = source.leaves("residual")
     v = compensated(source)
     if residual and source.grad is not None:
         v = source.x.view(-1).copy_(v)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..check import broken, payload_part, working
-from ..source import Leave, Source
+from ..source import Source
 from ..wire import blocks, packed_bytes
 from .basic import compensated, safe
 from .bits import pack, unpack
@@ -91,7 +91,7 @@ def block_encode(
     q = torch.where(v < 0, -q, q).to(torch.int64)
     codes.copy_(pack(q + levels, bits))
     scales.copy_(scale)
-    if source.leaves(Leave.RESIDUAL):
+    if source.leaves("residual"):
         x.view(-1).copy_(v - _decoded(q.to(x.dtype), scale, block, levels))
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..check import broken, payload_part, working
-from ..source import Leave, Source
+from ..source import Source
 from ..wire import blocks
 from .basic import compensated, safe
 
@@ -37,7 +37,7 @@ def cast_encode(source: Source, workers: int, limit: float, out: Tensor) -> None
     y = v * (1.0 / workers)
     y = torch.where(torch.isfinite(y), y.clamp(-limit, limit), y)
     out.copy_(y.to(torch.float32))
-    if source.leaves(Leave.RESIDUAL):
+    if source.leaves("residual"):
         x.view(-1).copy_(v - out.to(x.dtype) * float(workers))
 
 
@@ -62,7 +62,7 @@ def fp8_encode(source: Source, block: int, codes: Tensor, scales: Tensor) -> Non
     coded = y.to(torch.float32).to(torch.float8_e4m3fn).view(-1)[:n]
     codes.copy_(coded.view(torch.uint8))
     scales.copy_(scale)
-    if source.leaves(Leave.RESIDUAL):
+    if source.leaves("residual"):
         x.view(-1).copy_(v - coded.to(x.dtype) * scale.repeat_interleave(block)[:n])
 
 

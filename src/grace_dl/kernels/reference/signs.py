@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..check import checked_flag, checked_means, checked_scale, payload_part, working
-from ..source import Leave, Source
+from ..source import Source
 from ..wire import packed_bytes
 from .basic import compensated
 from .bits import pack, unpack
@@ -42,7 +42,7 @@ def sign_encode(source: Source, word: int, bits: Tensor, flag: Tensor) -> None:
     coin = draws(word, torch.arange(n, device=x.device)) >> 31 == 1
     bits.copy_(pack((v < 0) | ((v == 0) & coin), 1))
     flag.fill_(int((v != 0).any()))
-    if source.leaves(Leave.COMPENSATED):
+    if source.leaves("compensated"):
         x.view(-1).copy_(v)
 
 
@@ -93,7 +93,7 @@ def settled(x: Tensor, owed: Tensor) -> Tensor:
 
 def _without_owed(source: Source) -> tuple[Tensor, Tensor | None]:
     """What is encoded, and where to write what is sent of it, if x is to become the deferred residual."""
-    if not source.leaves(Leave.DEFERRED):
+    if not source.leaves("deferred"):
         return compensated(source), None
     assert source.owed is not None
     return compensated(source._replace(x=settled(source.x, source.owed))), source.owed

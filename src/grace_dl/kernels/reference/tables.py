@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..check import broken, checked_scale, payload_part, working
-from ..source import Leave, Source
+from ..source import Source
 from ..wire import NATURAL_BLOCK, NATURAL_EXPONENTS, blocks, tree_magnitudes
 from .basic import compensated, safe
 from .randomness import draws
@@ -37,7 +37,7 @@ def u8bit_encode(source: Source, codes: Tensor, scale: Tensor) -> None:
     code = torch.searchsorted(middle, v.abs() / safe(top))
     codes.copy_(code + 128 * (v < 0))
     scale.fill_(top)
-    if source.leaves(Leave.RESIDUAL):
+    if source.leaves("residual"):
         magnitude = values[code]
         x.view(-1).copy_(v - torch.where(v < 0, -magnitude, magnitude) * top)
 
@@ -91,7 +91,7 @@ def natural_encode(source: Source, word: int, codes: Tensor, bases: Tensor) -> N
     code = code + 128 * (v < 0)
     codes.copy_(code)
     bases.copy_(exponents)
-    if source.leaves(Leave.RESIDUAL):
+    if source.leaves("residual"):
         x.view(-1).copy_(v - _powers_of_two(code, exponents, x.dtype))
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..check import broken, checked_scale, payload_part, working
-from ..source import Leave, Source
+from ..source import Source
 from ..wire import TRIT_GROUP, trit_bytes
 from .basic import compensated
 from .blocks import squares_factor
@@ -62,7 +62,7 @@ def ternary_encode(source: Source, clip: float, word: int, codes: Tensor, scale:
     trit = torch.where(v < 0, -1, 1) * kept
     codes.copy_(trits_pack(trit + 1))
     scale.fill_(s)
-    if source.leaves(Leave.RESIDUAL):
+    if source.leaves("residual"):
         x.view(-1).copy_(v - trit.to(x.dtype) * s)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..check import payload_part
 from ..reference import blocks as reference
-from ..source import Leave, Source
+from ..source import Source
 from ..wire import packed_bytes
 from .launch import TILE, beside, halves, inputs, run, serves, tiles
 from .programs import blocks as programs
@@ -65,7 +65,7 @@ def block_encode(
         L2=norm == "l2",
         PACKED=packed,
         HAS_G=source.grad is not None,
-        EF=source.leaves(Leave.RESIDUAL),
+        EF=source.leaves("residual"),
     )
     if not packed:
         run(programs.pack_codes, tiles(codes.numel(), 128), x, into, n, codes, BITS=bits, BYTES=128)

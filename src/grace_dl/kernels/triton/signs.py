@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..check import checked_flag, checked_means, checked_scale, payload_part
 from ..reference import signs as reference
-from ..source import Leave, Source
+from ..source import Source
 from ..wire import packed_bytes
 from .launch import TILE, beside, halves, inputs, run, serves, tiles
 from .programs import signs as programs
@@ -39,7 +39,7 @@ def sign_encode(source: Source, word: int, bits: Tensor, flag: Tensor) -> None:
     beside(x, bits, flag)
     flag.zero_()
     arguments = (*inputs(source), *halves(word), n, bits, flag)
-    constants = {"HAS_G": source.grad is not None, "KEEP": source.leaves(Leave.COMPENSATED), "BYTES": BYTES}
+    constants = {"HAS_G": source.grad is not None, "KEEP": source.leaves("compensated"), "BYTES": BYTES}
     run(programs.sign_encode, tiles(bits.numel(), BYTES), x, *arguments, **constants)
 
 
@@ -133,7 +133,7 @@ def onebit_encode(source: Source, bits: Tensor, means: Tensor) -> None:
 
 def _owed(source: Source) -> Tensor | None:
     """Where to write what is sent, if x is to become the deferred residual."""
-    return source.owed if source.leaves(Leave.DEFERRED) else None
+    return source.owed if source.leaves("deferred") else None
 
 
 def _two_encode(source: Source, owed: Tensor | None, bits: Tensor, sides: bool) -> Tensor:

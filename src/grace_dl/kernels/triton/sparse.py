@@ -13,7 +13,7 @@ from torch import Tensor
 from ..check import broken, payload_part
 from ..reference import sparse as reference
 from ..reference.indices import decode_indices, encode_indices
-from ..source import Leave, Source
+from ..source import Source
 from ..wire import Sent, index_bytes
 from .basic import axpby_
 from .launch import TILE, beside, halves, inputs, run, scalars, serves, tiles
@@ -78,7 +78,7 @@ def _scatter(out: Tensor, index: Tensor, values: Tensor, alpha: float) -> None:
 
 def topk_encode(source: Source, k: int, values: Tensor, index: Tensor) -> None:
     """The `k` largest magnitudes; of equal ones the lowest indices."""
-    x, ef = source.x, source.leaves(Leave.RESIDUAL)
+    x, ef = source.x, source.leaves("residual")
     n = x.numel()
     if not serves(x) or not 0 < k <= n:
         return reference.topk_encode(source, k, values, index)
@@ -98,7 +98,7 @@ def topk_encode(source: Source, k: int, values: Tensor, index: Tensor) -> None:
 
 def threshold_encode(source: Source, threshold: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """All elements with |v| >= threshold, as values of `dtype` and coded indices; maybe none."""
-    x, ef = source.x, source.leaves(Leave.RESIDUAL)
+    x, ef = source.x, source.leaves("residual")
     if not serves(x):
         return reference.threshold_encode(source, threshold, dtype)
     # At least the threshold is above the magnitude just below it.
@@ -127,7 +127,7 @@ def sparse_add(
 
 def randomk_encode(source: Source, word: int, scaled: bool, values: Tensor) -> None:
     """The values at the drawn indices, times their stratum's size where `scaled`."""
-    x, ef, k = source.x, source.leaves(Leave.RESIDUAL), values.numel()
+    x, ef, k = source.x, source.leaves("residual"), values.numel()
     if not serves(x) or values.dtype is not x.dtype or not 0 < k <= x.numel():
         return reference.randomk_encode(source, word, scaled, values)
     beside(x, values)
