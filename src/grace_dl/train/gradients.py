@@ -1,4 +1,7 @@
-"""How the gradients of a run meet: through DDP, through the reducer without it, or not at all."""
+"""Synchronization of gradients: through DDP, through the reducer without DDP, or none for a single process.
+
+Only this file of `train` deals with communicators.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,8 @@ from ..dgc.optimizer import check_pair
 from ..errors import ConfigError
 from ..helper import grace_from_params
 from ..telemetry import Stats
+from .schema import TrainSettings
+from .tree import Config
 from .world import World
 
 _BUFFERS = "forward_sync_buffers"
@@ -33,58 +38,60 @@ def grace(compressor: str = "none", **settings: Any) -> Communicator:
     return grace_from_params({"compressor": compressor, **settings})
 
 
-def communicator_of(compression: Any, seed: int) -> Communicator:
-    """What `configs.train.compression` builds, as a communicator."""
-    if isinstance(compression, Communicator):
-        return compression
-    if hasattr(compression, "communicator"):
-        return compression.communicator(seed=seed)
-    if isinstance(compression, Compressor):
-        kind = registry.communicator_class(registry.method_of(compression).communicator)
-        return kind(compression, seed=seed)
+def communicator_of(compression: Config | None, seed: int) -> Communicator | None:
+    """The communicator for `configs.train.compression`; every form that the setting may take is handled here."""
+    if compression is None:
+        return None
+    built = compression()
+    if isinstance(built, Communicator):
+        return built
+    if hasattr(built, "communicator"):
+        return built.communicator(seed=seed)
+    if isinstance(built, Compressor):
+        kind = registry.communicator_class(registry.method_of(built).communicator)
+        return kind(built, seed=seed)
     raise ConfigError(
-        f"configs.train.compression builds {type(compression).__name__}, which is neither a compressor nor a communicator; use "
+        f"configs.train.compression builds {type(built).__name__}, which is neither a compressor nor a communicator; use "
         "Config(DGCCompressor, ...), or Config(grace, compressor='topk', ...)."
     )
 
 
-class GradientExchange:
-    """The exchange of a model's gradients, with `passes` backward passes a step."""
+class GradientSync:
+    """Synchronizes the gradients of a model, with `passes` backward passes in a step."""
 
     def __init__(
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        communicator: Communicator | None,
+        train: TrainSettings,
+        seed: int,
         world: World,
-        engine: str,
-        passes: int,
     ) -> None:
-        self.module, self.passes, self.communicator = model, passes, communicator
         self.model: nn.Module = model
-        self._stats = Stats()
+        self.passes = train.num_batches_per_step
+        self.communicator = communicator_of(train.compression, seed)
+        self._world, self._stats = world, Stats()
         self._dense = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-        self._world = world
-        if communicator is not None:
-            check_pair(optimizer, communicator.memory)
-        if dist.is_initialized() and engine == "ddp":
+        if self.communicator is not None:
+            check_pair(optimizer, self.communicator.memory)
+        if dist.is_initialized() and train.engine == "ddp":
             # Running statistics stay each rank's own, and are averaged for an evaluation.
             options: dict[str, Any] = {_BUFFERS: False}
             self.model = DistributedDataParallel(model, **options)
-            if communicator is not None:
-                communicator.attach(self.model)
+            if self.communicator is not None:
+                self.communicator.attach(self.model)
             return
-        if communicator is None and dist.is_initialized():
-            self.communicator = communicator = grace("none")
         if dist.is_initialized():
+            self.communicator = self.communicator or grace("none")
             for tensor in model.state_dict().values():
                 dist.broadcast(tensor, 0)
-        if communicator is not None:
-            communicator.attach(optimizer, named_parameters=model.named_parameters(), passes=passes)
+        if self.communicator is not None:
+            named = model.named_parameters()
+            self.communicator.attach(optimizer, named_parameters=named, passes=self.passes)
 
     @contextlib.contextmanager
     def backward_pass(self, number: int) -> Iterator[None]:
-        """Around forward and backward of pass `number`; the last one exchanges."""
+        """The context of forward and backward pass `number`; the last pass of a step synchronizes."""
         if isinstance(self.model, DistributedDataParallel) and number + 1 < self.passes:
             with self.model.no_sync():
                 yield
@@ -100,18 +107,23 @@ class GradientExchange:
 
     @property
     def stats(self) -> Stats:
-        """What the exchange cost this rank since the run began, earlier processes included."""
+        """Totals of this rank since the run began, before a resume too."""
         return self._stats if self.communicator is None else self.communicator.stats
 
+    @property
+    def skips_nonfinite(self) -> bool:
+        """Whether steps with gradients that are not finite are skipped, and counted in `stats.skipped`."""
+        return self.communicator is not None
+
     def epoch(self, epoch: int) -> None:
-        """Tell the method that an epoch begins: warm-ups go by it."""
+        """Start an epoch; warm-ups depend on it."""
         compressor: Any = None if self.communicator is None else self.communicator.compressor
         if hasattr(compressor, "warmup_compress_ratio") and not getattr(compressor, "warmup_steps", 0):
             compressor.warmup_compress_ratio(epoch)
 
     @property
     def share(self) -> float | None:
-        """The share of elements sent at present, for methods that have one."""
+        """The share of elements sent now, for methods that have one."""
         compressor = None if self.communicator is None else self.communicator.compressor
         return getattr(compressor, "ratio", getattr(compressor, "compress_ratio", None))
 
