@@ -63,7 +63,7 @@ class Bar:
     label: str
     parts: Sequence[tuple[str, float, str]]
     note: str = ""
-    mood: str = ""
+    style: str = ""
 
     @property
     def total(self) -> float:
@@ -185,7 +185,7 @@ def bars(
         if cut:
             out.append(f'<path class="cut" d="M{end - 14:.1f} {y + 1}l7 {step - 2}m6 0l-7 -{step - 2}"/>')
         note = row.note if not cut else f"{row.note} →"
-        values.append(f'<text class="value {row.mood}" x="{end + 7:.1f}" y="{y + 16}">{escape(note)}</text>')
+        values.append(f'<text class="value {row.style}" x="{end + 7:.1f}" y="{y + 16}">{escape(note)}</text>')
     if mark is not None:
         at = across(mark[0])
         out.append(f'<line class="mark" x1="{at:.1f}" x2="{at:.1f}" y1="{top - 4}" y2="{floor}"/>')
@@ -212,14 +212,14 @@ def _open(name: str, height: int) -> str:
     )
 
 
-def _scale(values: Sequence[float], axis: Axis, start: float, end: float, room: float) -> _Scale:
-    """The range of an axis with a little room at its ends, and its ticks."""
+def _scale(values: Sequence[float], axis: Axis, start: float, end: float, margin: float) -> _Scale:
+    """The range of an axis with a margin at both ends, and its ticks."""
     low, high = min(values), max(values)
     if axis.log:
         low, high = math.log10(low), math.log10(high)
     if high - low < 1e-9:
         low, high = low - 0.5, high + 0.5
-    low, high = low - room * (high - low), high + room * (high - low)
+    low, high = low - margin * (high - low), high + margin * (high - low)
     ticks = list(axis.ticks)
     if axis.log:
         low, high = 10**low, 10**high
