@@ -1,8 +1,8 @@
-"""Hosts joined by links of a given rate, made on one machine from network namespaces and `tc tbf`.
+"""Virtual hosts joined by links of a given rate, made on one machine from network namespaces and `tc tbf`.
 
 Each host is a network namespace with one interface, joined to the others by a bridge in a namespace of its own; both ends of
-every link are held to the rate. Nothing here touches the machine's real interfaces, addresses or routes. A watcher removes
-the namespaces when this process ends, however it ends.
+every link are limited to the rate. Nothing here touches the machine's real interfaces, addresses or routes. A watcher
+process removes the namespaces when this process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from ..errors import ConfigError, GraceError
 
 INTERFACE = "grace0"
 _CLONE_NEWNET = 0x40000000
+UNLIMITED_BITS = 1e15
+"""Stands for infinity in result files, as JSON has none."""
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(k|m|g)bit")
 
 
@@ -38,6 +40,13 @@ def check_rate(rate: str) -> float:
     return float(found[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[found[2]]
 
 
+def check_able(remedy: str) -> None:
+    """Raise an error where hosts cannot be made; `remedy` says what to do instead."""
+    reason = able()
+    if reason:
+        raise GraceError(f"hosts joined by links of a given rate cannot be made: {reason}. {remedy}.")
+
+
 def able() -> str | None:
     """Why hosts cannot be made here; None where they can."""
     if sys.platform != "linux":
@@ -52,9 +61,7 @@ class Hosts:
     """`count` hosts on one switch; a context manager."""
 
     def __init__(self, count: int, rate: str) -> None:
-        reason = able()
-        if reason:
-            raise GraceError(f"links of a given rate cannot be made: {reason}.")
+        check_able("`grace bench step` needs none")
         self.count = count
         self.rate = rate
         self.bits = check_rate(rate)

@@ -1,8 +1,8 @@
-"""What a training step costs with and without compression, part by part.
+"""Measures what a training step costs with and without compression, part by part: what every worker runs.
 
-Every candidate takes turns, step by step, with the same model under a hook that sends nothing, so that a busy moment
-of the machine hits both: the figure is the ratio of their medians. Plain DDP and PyTorch's own hooks are candidates too;
-where gradients are given and steps are short, plain DDP takes turns with every candidate as well.
+Every candidate alternates, step by step, with the same model under a hook that sends nothing, so that a busy moment
+of the machine affects both: the result is the ratio of their medians. PyTorch's own baselines are candidates too.
+Where gradients are given and steps are short, every candidate also alternates with plain DDP.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,48 +20,30 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from ..dist.attach import Attached
-from ..dist.optimizer import AttachedOptimizer
-from ..helper import grace_from_params
+from ..handle import Handle
+from ..integrations.attach import attach
 from ..telemetry import Stats
+from ..workers import Emit
+from .selection import BASELINES, DDP, DDP_FP16
 from .workload import Batch, Workload
 
-REFERENCE = "no communication"
-BASELINES = ("ddp", "ddp fp16 hook")
+SILENT = "no communication"
 WARM_UP = 2
 """Steps before measuring: DDP settles its buckets in them."""
 
 SHORT = 1.0
-"""Seconds a step of plain DDP may take for it to take turns with every candidate."""
+"""Seconds that a step of plain DDP may take for it to alternate with every candidate."""
 
 THROUGH = ("ddp", "optimizer")
-"""The two doors of `attach`: a DDP model, whose buckets gradients are copied into, or an optimizer, whose gradients stay
-where backward put them."""
+"""What a method is attached to: a DDP model, which copies gradients into its buckets, or an optimizer, whose gradients
+stay where the backward pass put them."""
 
 
 class Candidate(NamedTuple):
-    """A way of exchanging gradients: settings for `grace_from_params`, None for the baselines above."""
+    """A way to exchange gradients: a method or baseline by its text, and what it is attached to."""
 
-    label: str
-    params: dict[str, Any] | None = None
+    method: str
     through: str = THROUGH[0]
-
-
-METHODS: list[tuple[str, dict[str, Any]]] = [
-    ("none", {"compressor": "none"}),
-    ("fp16", {"compressor": "fp16"}),
-    ("int8", {"compressor": "int8"}),
-    ("int4", {"compressor": "int4"}),
-    ("efsignsgd", {"compressor": "efsignsgd"}),
-    ("eden 1 bit", {"compressor": "eden"}),
-    ("randomk 1 %", {"compressor": "randomk", "compress_ratio": 0.01}),
-    ("topk 1 %", {"compressor": "topk", "compress_ratio": 0.01}),
-    ("topk 0.1 %", {"compressor": "topk", "compress_ratio": 0.001}),
-    ("dgc 0.1 %", {"compressor": "dgc", "compress_ratio": 0.001}),
-    ("acpsgd rank 4", {"compressor": "acpsgd", "rank": 4}),
-    ("powersgd rank 4", {"compressor": "powersgd", "rank": 4}),
-]
-"""The usual choice: about one method of each family."""
 
 
 def _silent(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are strings
@@ -74,7 +56,7 @@ class Trainee:
     """A model under one way of exchanging gradients."""
 
     def __init__(self, workload: Workload, candidate: Candidate) -> None:
-        label, params, through = candidate
+        method, through = candidate
         with torch.random.fork_rng():
             torch.manual_seed(0)
             model = workload.build()
@@ -82,19 +64,18 @@ class Trainee:
         self.model: Any = model
         if through == "ddp":
             self.model = DistributedDataParallel(model, gradient_as_bucket_view=True)
-        self.handle: Attached | AttachedOptimizer | None = None
-        if params is not None and through == "optimizer":
-            grace = grace_from_params(params)
-            self.handle = grace.attach(self.optimizer, named_parameters=model.named_parameters())
-        elif params is not None:
-            self.handle = grace_from_params(params).attach(self.model)
-        elif label == "ddp fp16 hook":
+        self.handle: Handle | None = None
+        if method == SILENT:
+            self.model.register_comm_hook(None, _silent)
+        elif method == DDP_FP16:
             from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
             self.model.register_comm_hook(None, fp16_compress_hook)
-        elif label == REFERENCE:
-            self.model.register_comm_hook(None, _silent)
-        # Gradients that are given, not computed, would be overwritten by the result where nobody copies them.
+        elif method not in BASELINES and through == "optimizer":
+            self.handle = attach(self.optimizer, method, named_parameters=model.named_parameters())
+        elif method not in BASELINES:
+            self.handle = attach(self.model, method)
+        # The result overwrites gradients that nobody copies, and gradients that are given are needed again.
         self._own = workload.given and through == "optimizer"
         self.times: list[tuple[float, float, float]] = []
 
@@ -119,49 +100,43 @@ class Trainee:
 def worker(
     rank: int,
     world: int,
-    emit: Callable[[Any], None],
+    emit: Emit,
     workload: Workload,
     candidates: list[Candidate],
     rounds: int,
     threads: int = 1,
     budget: float = 20.0,
 ) -> list[dict[str, Any]]:
-    """Measure candidates (maybe as lists, from JSON) one after another on one rank.
-
-    `emit` gets each record as it is made, and signs of life.
-    """
+    """Measure candidates one after another on one rank; emits ("step", text) and ("record", record) events."""
     torch.set_num_threads(threads)
     batch = workload.batch(torch.Generator().manual_seed(rank))
-    reference = Trainee(workload, Candidate(REFERENCE))
 
-    def warm_up(trainee: Trainee, label: str) -> None:
+    def warmed_up(candidate: Candidate) -> tuple[Trainee, float]:
+        """A trainee after its first steps, and the seconds that one of these took."""
+        trainee, start = Trainee(workload, candidate), time.perf_counter()
         for count in range(WARM_UP):
             trainee.step(batch, keep=False)
-            emit(("step", f"{label}, warm-up {count + 1} of {WARM_UP}"))
+            emit(("step", f"{candidate.method}, warm-up {count + 1} of {WARM_UP}"))
+        return trainee, (time.perf_counter() - start) / WARM_UP
 
-    emit(("step", REFERENCE))
-    warm_up(reference, REFERENCE)
-    beside = [reference]
+    emit(("step", SILENT))
+    beside = [warmed_up(Candidate(SILENT))[0]]
     if workload.given:
-        plain, start = Trainee(workload, Candidate(BASELINES[0])), time.perf_counter()
-        warm_up(plain, BASELINES[0])
-        if _agreed(int(time.perf_counter() - start < WARM_UP * SHORT)):
+        plain, seconds = warmed_up(Candidate(DDP))
+        if _agreed(int(seconds < SHORT)):
             beside.append(plain)
     records = []
-    for candidate in (Candidate(*fields) for fields in candidates):
-        label = candidate.label
+    for candidate in candidates:
         _reset_peak()
-        trainee = Trainee(workload, candidate)
-        start = time.perf_counter()
-        warm_up(trainee, label)
+        trainee, seconds = warmed_up(candidate)
         for other in beside:
             other.times.clear()
-        turns = _agreed(max(3, min(rounds, int(WARM_UP * budget / (time.perf_counter() - start)))))
+        turns = _agreed(max(3, min(rounds, int(budget / seconds))))
         before = trainee.stats()
         for count in range(turns):
             for each in (*beside, trainee):
                 each.step(batch, keep=True)
-            emit(("step", f"{label}, {count + 1} of {turns}"))
+            emit(("step", f"{candidate.method}, {count + 1} of {turns}"))
         records.append(_record(candidate, trainee, beside, before, turns))
         emit(("record", records[-1]))
         del trainee
@@ -170,10 +145,15 @@ def worker(
 
 
 def remote_worker(
-    rank: int, world: int, emit: Callable[[Any], None], workload: dict[str, Any], *arguments: Any
+    rank: int,
+    world: int,
+    emit: Emit,
+    workload: dict[str, Any],
+    candidates: list[list[str]],
+    *arguments: Any,
 ) -> None:
     """`worker` for arguments that came as JSON."""
-    worker(rank, world, emit, Workload(**workload), *arguments)
+    worker(rank, world, emit, Workload(**workload), [Candidate(*fields) for fields in candidates], *arguments)
 
 
 def _agreed(number: int) -> int:

@@ -1,33 +1,34 @@
-"""The demo's picture: accuracy against bytes sent, and against time."""
+"""The demo's plot: accuracy against bytes sent, and against time."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from ..bench.selection import DDP
 from ..errors import MissingExtraError
 from .plan import Result
 
 
-def draw(results: list[Result], title: str, path: Path) -> None:
+def plot(results: list[Result], title: str, path: Path) -> None:
     """Write a PNG with two panels that share the accuracy axis."""
     try:
         import matplotlib
     except ImportError as error:
-        raise MissingExtraError("drawing needs matplotlib: pip install 'grace-dl[demo]'") from error
+        raise MissingExtraError("plotting needs matplotlib: pip install 'grace-dl[demo]'") from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, (by_bytes, by_time) = pyplot.subplots(1, 2, figsize=(11, 4.6), sharey=True, layout="constrained")
     for place, result in enumerate(results):
         accuracy = [100 * p.accuracy for p in result.points]
-        plain = result.params is None
+        plain = result.method == DDP
         look = {
-            "color": "black" if plain else f"C{place - 1}",
+            "color": "black" if plain else f"C{place}",
             "linestyle": "--" if plain else "-",
             "marker": "o",
             "markersize": 3,
         }
-        by_bytes.plot([p.megabytes for p in result.points], accuracy, label=result.label, **look)
+        by_bytes.plot([p.megabytes for p in result.points], accuracy, label=result.method, **look)
         by_time.plot([p.seconds for p in result.points], accuracy, **look)
     by_bytes.set(xscale="log", xlabel="MB sent by each worker", ylabel="test accuracy (%)")
     by_time.set(xlabel="training time (s), loopback network")

@@ -26,7 +26,7 @@ from ..workers import WorkerError, choose_loopback
 
 MARK = "@grace "
 """What begins a line that is an event."""
-_MODULE = "grace_dl.bench.hostlist"
+_MODULE = "grace_dl.bench.remote_hosts"
 _PASSED = ("PYTHONPATH", "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "GRACE_ISA")
 
 

@@ -1,4 +1,4 @@
-"""Records of accuracy studies from what training leaves in its folder: config.json and log.jsonl."""
+"""Records of accuracy studies, read from what training writes to its folder: config.json and log.jsonl."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 
 from ..errors import ConfigError, GraceError
 from ..train.log import read
-from ..train.resume import flatten
-from .contenders import FLOAT32, label_of
+from .results import label_of
+from .training_methods import method_in
+from .virtual_hosts import UNLIMITED_BITS
 
 LOOPBACK = "loopback"
-UNLIMITED_BITS = 1e15
-"""Stands for infinity in result files, as JSON has none."""
 
 _METRIC = "acc/test_"
 
@@ -41,7 +40,7 @@ def curve(folder: Path) -> list[dict[str, float]]:
 
 
 def record(folder: Path, failed: str | None = None) -> dict[str, Any]:
-    """What a run gives to its record: the facts of its config and its curve."""
+    """What a record takes from the folder of a run: facts of its config, and its curve."""
     config = json.loads((folder / "config.json").read_text())
     points = curve(folder)
     if failed:
@@ -64,17 +63,17 @@ def record(folder: Path, failed: str | None = None) -> dict[str, Any]:
 
 
 def retimed(known: Mapping[str, Any], timed: Mapping[str, Any]) -> dict[str, Any]:
-    """The curve of a whole run with the times of a shorter one that trains the same over another link.
+    """The curve of a whole run with the times of a shorter one, which trains the same over another link.
 
-    Every epoch after the last timed one is taken to last as long as that. Both must have trained the same, which they
+    Every epoch after the last timed one is assumed to last as long as that. Both must have trained the same, which they
     do unless something other than the link differs.
     """
     scores = {point["step"]: point["accuracy"] for point in known["curve"]}
     differ = [p for p in timed["curve"] if scores.get(p["step"], p["accuracy"]) != p["accuracy"]]
     if differ or timed["failed"]:
         raise GraceError(
-            f"{timed['label']}, seed {timed['seed']}: training at {timed['rate']} and at {known['rate']} is not the same, so "
-            "that one curve cannot stand for both; leave out --timed-epochs."
+            f"{timed['method']}, seed {timed['seed']}: training differs between {timed['rate']} and {known['rate']}, so one "
+            "curve cannot stand for both; leave out --timed-epochs."
         )
     seconds = {point["step"]: point["seconds"] for point in timed["curve"]}
     before, last = [{"epoch": 0, "seconds": 0.0}, *timed["curve"]][-2:]
@@ -88,24 +87,12 @@ def retimed(known: Mapping[str, Any], timed: Mapping[str, Any]) -> dict[str, Any
 
 def task_of(configs: Mapping[str, Any]) -> str:
     """A short name of what a run trains, such as `small_cnn on CIFAR`."""
-    model, data = (_last(configs[part]["()"]) for part in ("model", "dataset"))
+    model, data = (configs[part]["()"].rpartition(".")[2] for part in ("model", "dataset"))
     return f"{model} on {configs['dataset'].get('name', data)}"
 
 
-def method_of(configs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The method of a run and its settings, from its tree."""
-    compression = configs["train"]["compression"]
-    if compression is None:
-        return FLOAT32, {}
-    settings = {name: value for name, value in compression.items() if name != "()"}
-    if "compressor" in settings:
-        return settings.pop("compressor"), settings
-    name = _last(compression["()"]).removesuffix("Compressor").lower()
-    return name, settings
-
-
 def imported(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Records of finished runs of `grace train`, and a remark on each run that is left out."""
+    """Records of finished runs of `grace train`, and a message about each run that is left out."""
     found: list[dict[str, Any]] = []
     remarks = []
     for folder in folders:
@@ -113,7 +100,7 @@ def imported(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[str]]:
         reached = made["curve"][-1]["step"] if made["curve"] else 0
         if reached < made["steps"]:
             remarks.append(
-                f"{folder} is left out: it ended at step {reached} of {made['steps']}; train it to its end."
+                f"{folder} is left out: it ended at step {reached} of {made['steps']}; train it to the end."
             )
         else:
             found.append(made)
@@ -130,15 +117,13 @@ def _import(folder: Path) -> dict[str, Any]:
         )
     try:
         config = json.loads((folder / "config.json").read_text())
-        method, params = method_of(config["configs"])
-        # Whatever else ran on the machine is unknown, so that times are kept but not compared.
+        found = record(folder)
         return {
-            **record(folder),
+            **found,
             "rate": LOOPBACK,
             "bits": UNLIMITED_BITS,
-            "label": label_of(method, {k: v for k, v in params.items() if k in ("compress_ratio", "rank")}),
-            "method": method,
-            "params": params,
+            "method": method_in(config["configs"], found["steps"] // found["epochs"]),
+            # What else ran on the machine is unknown, so times are recorded but not compared.
             "timed": False,
             "run": folder.name,
             "versions": config["versions"],
@@ -150,25 +135,15 @@ def _import(folder: Path) -> dict[str, Any]:
 
 
 def _tell_apart(records: list[dict[str, Any]]) -> None:
-    """Give methods that differ in settings labels that do, and runs that differ in nothing known their folder's name."""
-    for label in {r["label"] for r in records}:
-        same = [r for r in records if r["label"] == label]
-        flat = [flatten(r["params"]) for r in same]
-        differ = [k for k in {k: 0 for f in flat for k in f} if len({repr(f.get(k)) for f in flat}) > 1]
-        for r, settings in zip(same, flat):
-            r["label"] = ", ".join([label, *(f"{key}={settings[key]}" for key in differ if key in settings)])
+    """Mark runs that differ in nothing known by the names of their folders."""
     seen: set[str] = set()
     for r in records:
         if identity(r) in seen:
-            r["label"] += f" ({r['run']})"
+            r["variant"] = r["run"]
         seen.add(identity(r))
 
 
 def identity(record: Mapping[str, Any]) -> str:
     """What tells a record from all others of its file."""
-    names = ("task", "epochs", "workers", "rate", "label", "seed")
-    return "/".join(str(record[name]) for name in names)
-
-
-def _last(dotted: str) -> str:
-    return dotted.rpartition(".")[2]
+    names = ("task", "epochs", "workers", "rate")
+    return "/".join([*(str(record[name]) for name in names), label_of(record), str(record["seed"])])
