@@ -32,9 +32,7 @@ WITH_CODE = [page for page in PAGES if blocks(page)]
 def run_page(rank: int, world: int, page: str, folder: str) -> list[str]:
     """Run a page's blocks one after another in one namespace, as a reader would; returns its names."""
     os.chdir(folder)
-    from grace_dl.helper import grace_from_params
-
-    namespace: dict[str, object] = {"__name__": "document", "grace_from_params": grace_from_params}
+    namespace: dict[str, object] = {"__name__": "document"}
     for place, code in enumerate(blocks(Path(page))):
         exec(compile(code, f"{Path(page).name}, block {place + 1}", "exec"), namespace)
     return sorted(namespace)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
-from steps import CASES, Chosen, build, sequence
+from steps import CASES, Chosen, method_of, sequence
 from torch.nn.parallel import DistributedDataParallel as DDP
+
+import grace_dl as grace
 
 
 def contract(rank: int, world: int) -> dict[str, list[torch.Tensor]]:
@@ -12,7 +14,7 @@ def contract(rank: int, world: int) -> dict[str, list[torch.Tensor]]:
     for case in CASES:
         grads = sequence(rank, world)
         model = DDP(Chosen(grads[0].shape))
-        build(case).attach(model)
+        grace.attach(model, method_of(case))
         results = []
         for c in grads:
             model.zero_grad()

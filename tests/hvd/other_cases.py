@@ -9,13 +9,12 @@ import torch
 from cluster import rendezvous
 from torch import nn
 
-import grace_dl.torch  # noqa: F401
+import grace_dl as grace
+import grace_dl.torch
 from contract.training import network
-from grace_dl import grace_from_params
 from grace_dl.errors import PeerError
-from grace_dl.pipeline.horovod_reducer import HorovodReducer
 
-TOPK = {"compressor": "topk", "compress_ratio": 0.05}
+TOPK = grace.topk(0.05)
 
 
 def leave() -> None:
@@ -36,15 +35,18 @@ def process_sets() -> dict:
     pair = hvd.ProcessSet([0, 2])
     hvd.init(process_sets=[pair])
     found = {}
-    for params in (TOPK, {"compressor": "bf16"}, {"compressor": "int8", "communicator": "alltoall"},
-                   {"compressor": "topk", "communicator": "broadcast"}):  # fmt: skip
+    for method in (
+        TOPK,
+        grace.bf16(),
+        grace.int8(communicator="alltoall"),
+        grace.topk(0.3, communicator="broadcast"),
+    ):
         model = network()
         optimizer = hvd.DistributedOptimizer(
-            torch.optim.SGD(model.parameters(), lr=0.1), grace=grace_from_params(params),
+            torch.optim.SGD(model.parameters(), lr=0.1), grace=method,
             named_parameters=model.named_parameters(), process_set=pair,
         )  # fmt: skip
-        name = f"{params['compressor']} {params.get('communicator')}"
-        found[name] = (_train(optimizer, model, 4, hvd.rank()), optimizer.stats().steps)
+        found[str(method)] = (_train(optimizer, model, 4, hvd.rank()), optimizer.stats().steps)
     hvd.barrier()
     return found
 
@@ -53,14 +55,14 @@ def again() -> dict:
     """Horovod shut down and initialised again, as elastic training does after a change of ranks."""
     hvd.init()
     model = network()
-    grace = grace_from_params({"compressor": "int8", "communicator": "alltoall", "memory": "residual"})
+    method = grace.int8(communicator="alltoall", memory="residual")
     optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1), grace=grace, named_parameters=model.named_parameters()
+        torch.optim.SGD(model.parameters(), lr=0.1), grace=method, named_parameters=model.named_parameters()
     )
     state = hvd.elastic.TorchState(model=model, optimizer=optimizer, batch=0)
     _train(optimizer, model, 3, hvd.rank())
     state.commit()
-    owed = {name: grace.residual(name) for name, _ in model.named_parameters()}
+    owed = {name: optimizer.grace.session.residual(name) for name, _ in model.named_parameters()}
     before = sum(o.abs().sum().item() for o in owed.values() if o is not None)
     # Addresses of the first time may still stand at the server that it was for.
     server, port = rendezvous(hvd.size()) if hvd.rank() == 0 else (None, None)
@@ -70,14 +72,13 @@ def again() -> dict:
     state.restore()
     state.sync()
     parameters = _train(optimizer, model, 3, hvd.rank())
-    reducer = optimizer._grace_reducer
-    assert isinstance(reducer, HorovodReducer) and not grace.transport.stale
+    assert not optimizer.grace.session.transport.stale
     if server is not None:
         server.stop()
     return {
         "parameters": parameters,
         "owed": before,
-        "steps": sorted(set(grace.state_dict()["steps"].values())),
+        "steps": sorted(set(optimizer.grace.state_dict()["steps"].values())),
     }
 
 
@@ -86,7 +87,7 @@ def death() -> str:
     hvd.init()
     model = network()
     optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1), grace=grace_from_params(TOPK),
+        torch.optim.SGD(model.parameters(), lr=0.1), grace=TOPK,
         named_parameters=model.named_parameters(),
     )  # fmt: skip
     _train(optimizer, model, 2, hvd.rank())

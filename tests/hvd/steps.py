@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 
-from contract.cases import CASES, Case, build, gradients
+import grace_dl as grace
+from contract.cases import CASES, Case, gradients
+from grace_dl.algebra.named import build
 
 NAME = "layer.weight"
 STEPS = 3
@@ -32,17 +36,24 @@ def sequence(rank: int, size: int) -> list[Tensor]:
     return grads
 
 
-def record(grace, results: list[Tensor]) -> dict:
+def method_of(case: Case) -> grace.Method:
+    """The method of a case; a pair that warns is still a permitted one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return build(case.method, memory=case.memory, communicator=case.communicator)
+
+
+def record(handle: grace.Handle, results: list[Tensor]) -> dict:
     """What a test compares of a case."""
-    owed = grace.residual(NAME)
+    owed, stats = handle.session.residual(NAME), handle.stats()
     return {
         "results": results,
         "owed": None if owed is None else owed.clone(),
-        "state": grace.state_dict(),
-        "skipped": grace.stats.skipped,
-        "payload": grace.stats.payload_bytes,
-        "dense": grace.stats.dense_bytes,
+        "state": handle.state_dict(),
+        "skipped": stats.skipped,
+        "payload": stats.payload_bytes,
+        "dense": stats.dense_bytes,
     }
 
 
-__all__ = ["CASES", "NAME", "STEPS", "Case", "Chosen", "build", "gradients", "record", "sequence"]
+__all__ = ["CASES", "NAME", "STEPS", "Case", "Chosen", "gradients", "method_of", "record", "sequence"]

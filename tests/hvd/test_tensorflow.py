@@ -46,10 +46,10 @@ def test_tensors_cross_without_copies(ranks):
 def test_contract(ranks, expected, case):
     """As through PyTorch: identical replicas, the bits of the simulated world, state, a step that is not finite."""
     answers = [answer[str(case)] for answer in ranks["contract"]]
-    results, graces = expected(ranks.size, case)
+    results, handles = expected(ranks.size, case)
     exact = ranks.size == 2 or case.communicator != "allreduce"
     # Sums of whole buckets carry no flags: what is not finite shows in the result, where it is.
-    whole = graces[0].compressor.flat and case.memory == "none" and case.communicator == "allreduce"
+    whole = handles[0].session.whole_buckets and case.memory == "none" and case.communicator == "allreduce"
     for step in range(STEPS + 2):
         assert alike([answer["results"][step] for answer in answers]), step
         mine, theirs = answers[0]["results"][step], results[0][step]
@@ -59,12 +59,12 @@ def test_contract(ranks, expected, case):
             assert bits_equal(mine, theirs), step
         elif case.method not in VOTES:
             torch.testing.assert_close(mine, theirs, rtol=1e-2, atol=1e-2)
-    for answer, grace in zip(answers, graces):
+    for answer, handle in zip(answers, handles):
         assert answer["unchanged"]
         if not whole:
             assert answer["skipped"] == 1
             assert answer["state"]["steps"] == {NAME: STEPS + 1}
-        owed = grace.residual(NAME)
+        owed = handle.session.residual(NAME)
         assert (answer["owed"] is None) == (owed is None)
         if owed is not None and exact:
             assert bits_equal(answer["owed"], owed)
@@ -133,7 +133,8 @@ def test_tape(ranks):
     "what, word",
     [
         ("adasum", "Adasum"), ("compression", "two compressions"), ("predivide", "Leave it out"), ("groups", "Leave"),
-        ("device", "device_dense"), ("passes", "1 or more"), ("tape", "Adasum"), ("no communicator", "grace_from_params"),
+        ("device", "device_dense"), ("passes", "1 or more"), ("tape", "Adasum"), ("no method", "grace.topk(0.01)"),
+        ("late option", "sparse_as_dense"), ("stateless tape", "grace_dl.tensorflow.handle"),
         ("version 1", "DistributedGradientTape"), ("jit keras", "XLA"), ("jit tf_keras", "XLA"),
         ("mixed", "LossScaleOptimizer"),
     ],

@@ -12,21 +12,20 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 import torch
-from steps import CASES, NAME, build, record, sequence
+from steps import CASES, NAME, method_of, record, sequence
 
 ORIGINALS = (hvd.DistributedOptimizer, hvd.DistributedGradientTape)
 COMPILE = keras.Model.compile
 
-from grace_dl.tensorflow.helper import grace_from_params  # noqa: E402
-
+import grace_dl as grace  # noqa: E402
 import grace_dl.tensorflow  # noqa: E402
 from grace_dl.errors import ConfigError, UnsupportedError  # noqa: E402
-from grace_dl.tensorflow.tensors import subnormals, to_tensorflow, to_torch  # noqa: E402
+from grace_dl.integrations.tensorflow.tensors import subnormals, to_tensorflow, to_torch  # noqa: E402
 
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
-TOPK = {"compressor": "topk", "compress_ratio": 0.05}
-EXACT = {"compressor": "topk", "compress_ratio": 1.0, "dense_below": 0}
+TOPK = grace.topk(0.05)
+EXACT = grace.topk(1.0, dense_below=0)
 
 
 def leave() -> None:
@@ -72,12 +71,12 @@ def contract() -> dict:
     for case in CASES:
         grads = [tf.constant(g.numpy()) for g in sequence(RANK, SIZE)]
         variable = tf.Variable(tf.zeros(grads[0].shape), name=NAME)
-        grace = build(case)
+        handle = grace_dl.tensorflow.handle(method_of(case))
 
-        def step(c, variable=variable, grace=grace):
+        def step(c, variable=variable, handle=handle):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_sum(variable * c)
-            tape = hvd.DistributedGradientTape(tape, grace=grace)
+            tape = hvd.DistributedGradientTape(tape, grace=handle)
             return tape.gradient(loss, [variable])[0]
 
         graph = tf.function(step)
@@ -85,7 +84,7 @@ def contract() -> dict:
         unchanged = all(
             np.array_equal(g.numpy(), s.numpy(), equal_nan=True) for g, s in zip(grads, sequence(RANK, SIZE))
         )
-        found[str(case)] = {**record(grace, results), "unchanged": unchanged}
+        found[str(case)] = {**record(handle, results), "unchanged": unchanged}
     return found
 
 
@@ -105,12 +104,11 @@ def _weights(model):
     return torch.cat([torch.tensor(np.array(w)).view(-1) for w in model.get_weights()])
 
 
-def _fit(k, make, params, epochs=1, compile_=None, **options):
+def _fit(k, make, method, epochs=1, compile_=None, **options):
     model = _network(k)
     optimizer = make()
-    if params is not None:
-        grace = grace_from_params(params)
-        optimizer = hvd.DistributedOptimizer(optimizer, grace=grace, **options)
+    if method is not None:
+        optimizer = hvd.DistributedOptimizer(optimizer, grace=method, **options)
     loss = k.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss=loss, metrics=["accuracy"], **(compile_ or {}))
     history = model.fit(*_data(), batch_size=16, epochs=epochs, shuffle=False, verbose=0)
@@ -144,19 +142,19 @@ def all_methods() -> dict:
     found = {}
     for case in {case.method: case for case in reversed(CASES)}.values():
         rate = 0.002 if "sign" in case.method and case.method != "efsignsgd" else 0.05
-        model, losses, _ = _fit(keras, lambda rate=rate: keras.optimizers.SGD(rate), case.params(), 2)
+        model, losses, _ = _fit(keras, lambda rate=rate: keras.optimizers.SGD(rate), method_of(case), 2)
         found[case.method] = {"weights": _weights(model), "losses": losses}
     return found
 
 
-def _by_hand(k, params, passes=1, steps=4, op=None, average=False):
+def _by_hand(k, method, passes=1, steps=4, op=None, average=False):
     """A loop with plain Horovod's operations, for comparison with the options."""
     model = _network(k)
     optimizer = k.optimizers.SGD(0.1)
     keywords = {"op": op} if op is not None else {}
-    if params is not None:
+    if method is not None:
         optimizer = hvd.DistributedOptimizer(
-            optimizer, grace=grace_from_params(params), backward_passes_per_step=passes,
+            optimizer, grace=method, backward_passes_per_step=passes,
             average_aggregated_gradients=average, **keywords,
         )  # fmt: skip
     loss_of = k.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -175,11 +173,11 @@ def _by_hand(k, params, passes=1, steps=4, op=None, average=False):
         for part in range(passes):
             x, y = _data(10 * step + part)
             grads = gradients(tf.constant(x), tf.constant(y))
-            if params is None:
+            if method is None:
                 total = grads if total is None else [a + b for a, b in zip(total, grads)]
             else:
                 apply(grads)
-        if params is None:
+        if method is None:
             scale = 1.0 / passes if average else 1.0
             total = [hvd.allreduce(scale * g, op=op or hvd.Average) for g in total]
             optimizer.apply_gradients(zip(total, model.trainable_variables))
@@ -195,25 +193,25 @@ def options() -> dict:
             ("passes", {"passes": 3}),
             ("mean of passes", {"passes": 3, "average": True}),
         ):
-            found[f"{name} {what}"] = [_by_hand(k, params, **options) for params in (None, EXACT, TOPK)]
+            found[f"{name} {what}"] = [_by_hand(k, method, **options) for method in (None, EXACT, TOPK)]
     return found
 
 
 def tape() -> dict:
     """Structures, Keras variables, None, slices, local sources, a graph with a loop."""
     found = {}
-    grace = grace_from_params(EXACT)
+    handle = grace_dl.tensorflow.handle(EXACT)
     a, b = tf.Variable(tf.ones((40, 40)), name="kernel"), tf.Variable(tf.ones((40,)), name="kernel")
     unused = tf.Variable(1.0, name="unused")
     with tf.GradientTape(persistent=True) as plain:
         loss = tf.reduce_sum(tf.linalg.matvec(a, b)) * (RANK + 1.0)
-    tape = hvd.DistributedGradientTape(plain, grace=grace)
+    tape = hvd.DistributedGradientTape(plain, grace=handle)
     gradients = tape.gradient(loss, {"a": a, "b": [b, unused]})
     found["structure"] = [gradients["a"].numpy(), gradients["b"][0].numpy(), gradients["b"][1]]
     found["single"] = tape.gradient(loss, a).numpy()
-    found["keys"] = sorted(grace.state_dict()["steps"])
+    found["keys"] = sorted(handle.state_dict()["steps"])
 
-    with hvd.DistributedGradientTape(tf.GradientTape(), grace=grace_from_params(EXACT)) as inside:
+    with hvd.DistributedGradientTape(tf.GradientTape(), grace=grace_dl.tensorflow.handle(EXACT)) as inside:
         loss = tf.reduce_sum(a * a) * (RANK + 1.0)
     found["with"] = inside.gradient(loss, [a])[0].numpy()
 
@@ -221,14 +219,14 @@ def tape() -> dict:
     layer.build((None, 40))
     with tf.GradientTape() as t:
         loss = tf.reduce_sum(layer(tf.ones((2, 40)))) * (RANK + 1.0)
-    t = hvd.DistributedGradientTape(t, grace=grace_from_params(EXACT))
+    t = hvd.DistributedGradientTape(t, grace=grace_dl.tensorflow.handle(EXACT))
     found["keras variables"] = [g.numpy() for g in t.gradient(loss, layer.trainable_variables)]
 
     table = tf.Variable(tf.zeros((10, 4)), name="table")
     for as_dense in (False, True):
         with tf.GradientTape() as t:
             loss = tf.reduce_sum(tf.gather(table, [RANK, 9])) * (RANK + 1.0)
-        t = hvd.DistributedGradientTape(t, grace=grace_from_params(EXACT), sparse_as_dense=as_dense)
+        t = hvd.DistributedGradientTape(t, grace=grace_dl.tensorflow.handle(EXACT, sparse_as_dense=as_dense))
         (gradient,) = t.gradient(loss, [table])
         found[f"slices {as_dense}"] = (
             isinstance(gradient, tf.IndexedSlices),
@@ -237,14 +235,14 @@ def tape() -> dict:
 
     with tf.GradientTape() as t:
         loss = tf.reduce_sum(a * (RANK + 1.0)) + tf.reduce_sum(b * (RANK + 1.0))
-    t = hvd.DistributedGradientTape(t, grace=grace_from_params(EXACT))
+    t = hvd.DistributedGradientTape(t, grace=grace_dl.tensorflow.handle(EXACT))
     t.register_local_source(b)
     found["local"] = [g.numpy() for g in t.gradient(loss, [a, b])]
     for dtype in (tf.float64, tf.float16, tf.bfloat16):
         v = tf.Variable(tf.ones((40, 40), dtype), name="v")
         with tf.GradientTape() as t:
             loss = tf.reduce_sum(v * tf.cast(RANK + 1.0, dtype))
-        t = hvd.DistributedGradientTape(t, grace=grace_from_params(TOPK | {"compress_ratio": 1.0}))
+        t = hvd.DistributedGradientTape(t, grace=grace_dl.tensorflow.handle(TOPK.but(ratio=1.0)))
         (gradient,) = t.gradient(loss, [v])
         found[dtype.name] = (gradient.dtype == dtype, tf.cast(gradient, tf.float32).numpy())
     return found
@@ -252,7 +250,6 @@ def tape() -> dict:
 
 def refused() -> dict:
     found = {}
-    grace = grace_from_params(TOPK)
 
     def attempt(name, act):
         try:
@@ -266,12 +263,18 @@ def refused() -> dict:
         ("predivide", {"gradient_predivide_factor": 2.0}), ("groups", {"num_groups": 2}),
         ("device", {"device_dense": "/cpu:0"}), ("passes", {"backward_passes_per_step": 0}),
     ):  # fmt: skip
-        attempt(name, lambda o=options: hvd.DistributedOptimizer(keras.optimizers.SGD(), grace=grace, **o))
-    attempt("tape", lambda: hvd.DistributedGradientTape(tf.GradientTape(), grace=grace, op=hvd.Adasum))
-    attempt("no communicator", lambda: hvd.DistributedOptimizer(keras.optimizers.SGD(), grace="topk"))
+        attempt(name, lambda o=options: hvd.DistributedOptimizer(keras.optimizers.SGD(), grace=TOPK, **o))
+    attempt("tape", lambda: grace_dl.tensorflow.handle(TOPK, op=hvd.Adasum))
+    handle = grace_dl.tensorflow.handle(TOPK)
+    attempt(
+        "late option",
+        lambda: hvd.DistributedGradientTape(tf.GradientTape(), grace=handle, sparse_as_dense=True),
+    )
+    attempt("stateless tape", lambda: hvd.DistributedGradientTape(tf.GradientTape(), grace=TOPK))
+    attempt("no method", lambda: hvd.DistributedOptimizer(keras.optimizers.SGD(), grace=3))
     attempt(
         "version 1",
-        lambda: hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(1), grace=grace),
+        lambda: hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(1), grace=TOPK),
     )
     for name, k in (("jit keras", keras), ("jit tf_keras", tf_keras)):
         attempt(name, lambda k=k: _fit(k, k.optimizers.SGD, TOPK, compile_={"jit_compile": True}))
@@ -306,7 +309,7 @@ def loss_scale() -> dict:
         scale = float(optimizer.dynamic_scale.numpy())
     finally:
         keras.config.set_dtype_policy("float32")
-    return {"weights": _weights(model), "scale": scale, "told": optimizer.grace.loss_scale}
+    return {"weights": _weights(model), "scale": scale, "told": optimizer.grace.session.state.loss_scale}
 
 
 def saving() -> dict:
@@ -316,21 +319,20 @@ def saving() -> dict:
         path = os.path.join(folder, "model.keras")
         model.save(path)
         loaded = keras.models.load_model(path)
-    again = hvd.DistributedOptimizer(loaded.optimizer, grace=grace_from_params(TOPK))
+    again = hvd.DistributedOptimizer(loaded.optimizer, grace=TOPK)
     state = optimizer.grace.state_dict()
-    fresh = grace_from_params(TOPK)
-    fresh.load_state_dict(state)
+    again.grace.load_state_dict(state)
     return {
         "class": type(loaded.optimizer) is keras.optimizers.Adam,
         "weights": torch.equal(_weights(model), _weights(loaded)),
         "iterations": (int(optimizer.iterations), int(again.iterations)),
-        "owed": {name: fresh.residual(name) is not None for name in state["steps"]},
+        "owed": {name: again.grace.session.residual(name) is not None for name in state["steps"]},
     }
 
 
 def disable() -> dict:
     taught = hvd.DistributedOptimizer is not ORIGINALS[0] and hvd.DistributedGradientTape is not ORIGINALS[1]
-    hvd.DistributedOptimizer(keras.optimizers.SGD(), grace=grace_from_params(TOPK))
+    hvd.DistributedOptimizer(keras.optimizers.SGD(), grace=TOPK)
     compile_taught = keras.Model.compile is not COMPILE
     grace_dl.tensorflow.disable()
     import horovod.tensorflow.keras as hvdk

@@ -6,8 +6,8 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
-import grace_dl.tensorflow  # noqa: F401
-from grace_dl import grace_from_params
+import grace_dl as grace
+import grace_dl.tensorflow
 
 
 def leave() -> None:
@@ -22,8 +22,8 @@ def process_sets() -> dict:
         v = tf.Variable(tf.zeros((40, 40)), name="v")
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(v) * (hvd.rank() + 1.0)
-        grace = grace_from_params({"compressor": "int8"})
-        tape = hvd.DistributedGradientTape(tape, grace=grace, process_set=chosen)
+        handle = grace_dl.tensorflow.handle(grace.int8(), process_set=chosen)
+        tape = hvd.DistributedGradientTape(tape, grace=handle)
         (gradient,) = tape.gradient(loss, [v])
         found[name] = float(np.mean(gradient.numpy()))
     return found

@@ -7,12 +7,12 @@ import time
 import horovod.torch as hvd
 import torch
 from horovod.torch import mpi_ops
-from steps import CASES, NAME, Chosen, build, record, sequence
+from steps import CASES, NAME, Chosen, method_of, record, sequence
 from torch import nn
 from torch_optimizer_cases import attached, disable, options, refused, scaler, uneven, usage
 
+import grace_dl as grace
 from contract.training import NETWORK, network
-from grace_dl import grace_from_params
 from grace_dl.errors import LayoutError, PeerError
 from grace_dl.transport import detect
 from grace_dl.transport.horovod import HorovodTransport
@@ -117,10 +117,9 @@ def contract() -> dict:
     for case in CASES:
         grads = sequence(RANK, SIZE)
         model = Chosen(grads[0].shape)
-        grace = build(case)
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(model.parameters(), lr=0.1),
-            grace=grace,
+            grace=method_of(case),
             named_parameters=model.named_parameters(),
         )
         results = []
@@ -131,7 +130,7 @@ def contract() -> dict:
                 results.append(model.layer.weight.grad.clone())
                 optimizer.synchronize()
                 assert torch.equal(results[-1].nan_to_num(7), model.layer.weight.grad.nan_to_num(7))
-        found[str(case)] = {**record(grace, results), "wire": wire.bytes}
+        found[str(case)] = {**record(optimizer.grace, results), "wire": wire.bytes}
     return found
 
 
@@ -144,11 +143,10 @@ def train_all() -> dict:
         inputs = torch.randn(64, NETWORK[0], generator=generator)
         labels = (inputs[:, 0] > 0).long() + 2 * (inputs[:, 1] > 0).long()
         model = network()
-        grace = build(case)
         rate = 0.002 if "sign" in method and method != "efsignsgd" else 0.1
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(model.parameters(), lr=rate),
-            grace=grace,
+            grace=method_of(case),
             named_parameters=model.named_parameters(),
         )
         losses = []
@@ -164,9 +162,9 @@ def train_all() -> dict:
 
 def disagreement() -> str:
     """Ranks with different settings are told so, and do not hang."""
-    grace = grace_from_params({"compressor": "topk", "compress_ratio": 0.01 * (1 + (RANK == 0))})
+    handle = grace.manual(grace.topk(0.01 * (1 + (RANK == 0))))
     try:
-        grace.step(torch.ones(5000), NAME)
+        handle.step(torch.ones(5000), NAME)
     except LayoutError as error:
         return str(error)
     return ""

@@ -13,22 +13,22 @@ from contract.training import NETWORK, network
 
 ORIGINAL = hvd.DistributedOptimizer
 
+import grace_dl as grace  # noqa: E402
 import grace_dl.torch  # noqa: E402
-from grace_dl import grace_from_params  # noqa: E402
 from grace_dl.errors import ConfigError, UnsupportedError  # noqa: E402
 
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
 
-TOPK = {"compressor": "topk", "compress_ratio": 0.05}
-EXACT = {"compressor": "topk", "compress_ratio": 1.0, "dense_below": 0}
+TOPK = grace.topk(0.05)
+EXACT = grace.topk(1.0, dense_below=0)
 
 
-def _model(params, wrap=True, momentum=0.9, **options):
+def _model(method, wrap=True, momentum=0.9, **options):
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
     if wrap:
-        keyword = {} if params is None else {"grace": grace_from_params(params)}
+        keyword = {} if method is None else {"grace": method}
         optimizer = hvd.DistributedOptimizer(
             optimizer, named_parameters=model.named_parameters(), **keyword, **options
         )
@@ -67,7 +67,7 @@ def options() -> dict:
         ("early", {"backward_passes_per_step": 3}, {"passes": 2}),
         ("clip", {}, {"clip": True}),
     ):
-        found[name] = [_train(*_model(params, **options), **use) for params in (None, EXACT, TOPK)]
+        found[name] = [_train(*_model(method, **options), **use) for method in (None, EXACT, TOPK)]
     return found
 
 
@@ -87,12 +87,10 @@ def refused() -> dict:
             found[name] = str(error)
     model = network()
     for name, make in (
-        ("no communicator", lambda: hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1), grace="topk")),
+        ("no method", lambda: hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1), grace=3)),
         ("missing names", lambda: hvd.DistributedOptimizer(
-            torch.optim.SGD(model.parameters(), lr=1), grace=grace_from_params(TOPK),
+            torch.optim.SGD(model.parameters(), lr=1), grace=TOPK,
             named_parameters=list(model.named_parameters())[:2])),
-        ("world size", lambda: hvd.DistributedOptimizer(
-            torch.optim.SGD(model.parameters(), lr=1), grace=grace_from_params({**TOPK, "world_size": SIZE + 1}))),
     ):  # fmt: skip
         try:
             make()
@@ -135,8 +133,7 @@ def usage() -> dict:
     model = nn.Linear(40, 48)
     before = torch.optim.Adam(model.parameters(), lr=0.01 * (RANK + 1))
     scheduler = torch.optim.lr_scheduler.StepLR(before, 1, gamma=0.5)
-    grace = grace_from_params(TOPK)
-    optimizer = hvd.DistributedOptimizer(before, grace, named_parameters=model.named_parameters())
+    optimizer = hvd.DistributedOptimizer(before, TOPK, named_parameters=model.named_parameters())
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     start = torch.cat([p.detach().view(-1) for p in model.parameters()])
@@ -159,15 +156,15 @@ def usage() -> dict:
 
     loss = optimizer.step(closure)
     end = torch.cat([p.detach().view(-1) for p in model.parameters()])
-    saved, grace_state = optimizer.state_dict(), grace.state_dict()
+    saved, grace_state = optimizer.state_dict(), optimizer.grace.state_dict()
     optimizer.load_state_dict(saved)
-    again = grace_from_params(TOPK)
+    again = grace.manual(TOPK)
     again.load_state_dict(grace_state)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     return {
         "start": start, "end": end, "rates": rates, "loss": float(loss), "class": type(optimizer).__name__,
         "isinstance": isinstance(optimizer, torch.optim.Adam), "stats": optimizer.stats().payload_bytes,
-        "owed": again.residual("weight"),
+        "owed": again.session.residual("weight"),
     }  # fmt: skip
 
 
@@ -185,7 +182,7 @@ def uneven() -> dict:
     torch.manual_seed(0)
     model = Branches()
     optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1), grace=grace_from_params(EXACT),
+        torch.optim.SGD(model.parameters(), lr=0.1), grace=EXACT,
         named_parameters=model.named_parameters(),
     )  # fmt: skip
     for step in range(3):
@@ -198,7 +195,7 @@ def uneven() -> dict:
     for as_dense in (False, True):
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(sparse.parameters(), lr=0.1),
-            grace=grace_from_params(TOPK),
+            grace=TOPK,
             sparse_as_dense=as_dense,
         )
         sparse.weight.grad = None
@@ -208,40 +205,39 @@ def uneven() -> dict:
             messages.append(bool(sparse.weight.grad.is_sparse))
         except UnsupportedError as error:
             messages.append(str(error))
-            optimizer._grace_reducer.close()
+            optimizer.grace.close()
     return {"parameters": torch.cat([p.detach().view(-1) for p in model.parameters()]), "sparse": messages}
 
 
 def attached() -> dict:
-    """grc.attach(optimizer): the same as the keyword, without it."""
+    """grace.attach(optimizer, method): the same as the keyword, without it."""
     model, optimizer = _model(None, wrap=False)
-    handle = grace_from_params(TOPK).attach(optimizer, named_parameters=model.named_parameters())
+    handle = grace.attach(optimizer, TOPK, named_parameters=model.named_parameters())
     attached = _train(model, optimizer)
     keyword = _train(*_model(TOPK))
-    handle.switch(grace_from_params({"compressor": "qsgd"}))
+    handle.switch(grace.qsgd())
     switched = _train(model, optimizer, 2)
     stats = handle.stats().steps
     model2, optimizer2 = _model(None, wrap=False)
-    several = grace_from_params(EXACT).attach(
-        optimizer2, named_parameters=model2.named_parameters(), passes=2
-    )
+    several = grace.attach(optimizer2, EXACT, named_parameters=model2.named_parameters(), backward_passes=2)
     passes = _train(model2, optimizer2, passes=2)
     expected = _train(*_model(None, backward_passes_per_step=2), passes=2)
     several.detach()
     handle.detach()
+    plain = _train(model, optimizer, 1)
+    handle.close()
     local = _train(model, optimizer, 1)
     return {
         "attached": attached, "keyword": keyword, "switched": switched, "steps": stats, "local": local,
-        "passes": passes, "expected": expected,
+        "passes": passes, "expected": expected, "plain": plain,
     }  # fmt: skip
 
 
 def scaler() -> dict:
     """A GradScaler with an overflow on one rank: all ranks skip that step, and state follows the scale."""
     model = network()
-    grace = grace_from_params(TOPK)
     optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.05), grace=grace, named_parameters=model.named_parameters()
+        torch.optim.SGD(model.parameters(), lr=0.05), grace=TOPK, named_parameters=model.named_parameters()
     )
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     scales = []
@@ -261,5 +257,5 @@ def scaler() -> dict:
     return {
         "parameters": torch.cat([p.detach().view(-1) for p in model.parameters()]),
         "scales": scales,
-        "skipped": grace.stats.skipped,
+        "skipped": optimizer.stats().skipped,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import torch
 
 from grace_dl.dgc import DGCSGD, DGCCompressor, DGCSGDMemory
 from grace_dl.errors import ConfigError
-from grace_dl.train import Config, configs
+from grace_dl.train import Config, TrainConfig, later
 from grace_dl.train import files as config_files
-from grace_dl.train.main import add_arguments, prepare
-from grace_dl.train.overrides import apply, split
-from grace_dl.train.world import World
+from grace_dl.train.datasets import Synthetic
+from grace_dl.train.main import add_arguments, config_of
+from grace_dl.train.models import mlp
+from grace_dl.train.overrides import Text, split
+from grace_dl.train.schema import Settings
 
 MODELS = [
     "cifar/resnet20",
@@ -30,11 +33,8 @@ MODELS += ["imagenet/vgg16_bn", "lm/lstm", "lm/transformer", "synthetic"]
 FRAGMENTS = ["wm0", "wm5", "wm5o", "fp16", "int32", "mm", "nm"]
 
 
-def load(*names: str, **overrides: str) -> Any:
-    config_files.load([f"configs/{name}.py" for name in names], configs)
-    apply(configs, [(path.replace("__", "."), text) for path, text in overrides.items()])
-    configs.resolve()
-    return configs
+def load(*names: str, overrides: dict[str, Any] | None = None) -> Settings:
+    return TrainConfig.from_files([f"configs/{name}.py" for name in names], overrides=overrides).settings
 
 
 # The shipped files --------------------------------------------------------------------------------------
@@ -55,6 +55,7 @@ def test_every_shipped_config_loads_and_builds(name: str) -> None:
 @pytest.mark.parametrize("fragment", FRAGMENTS)
 def test_every_fragment_loads_and_builds(fragment: str) -> None:
     found = load("cifar/resnet20", f"dgc/{fragment}")
+    assert found.train.compression is not None
     compression = found.train.compression()
     assert isinstance(compression, DGCCompressor) and isinstance(compression.memory, DGCSGDMemory)
     assert found.train.dgc and found.train.optimizer.target is DGCSGD
@@ -74,18 +75,23 @@ def test_every_fragment_loads_and_builds(fragment: str) -> None:
 
 def test_shared_parts_run_once_and_fragments_add_up() -> None:
     found = load("cifar/resnet20", "dgc/wm5", "dgc/fp16", "dgc/int32", "dgc/nm")
-    compression = found.train.compression
+    compression: Any = found.train.compression
     assert (compression.warmup_epochs, compression.fp16_values, compression.int32_indices) == (5, True, True)
     assert found.train.optimizer.weight_decay == 1e-4 and found.train.optimizer.lr == 0.1
 
 
-def test_what_follows_from_others_follows_the_command_line() -> None:
-    assert load("cifar/resnet20").train.scheduler.T_max == 195
-    assert load("cifar/resnet20", train__num_epochs="500").train.scheduler.T_max == 495
+def test_later_values_depend_on_overrides() -> None:
+    def t_max(**more: Any) -> float:
+        scheduler = load("cifar/resnet20", **more).train.scheduler
+        assert scheduler is not None
+        return scheduler.T_max
+
+    assert t_max() == 195
+    assert t_max(overrides={"train.num_epochs": 500}) == 495
     # Nesterov set on the optimizer reaches the memory.
-    found = load(
-        "cifar/resnet20", "dgc/wm0", train__optimizer__nesterov="True", train__optimizer__momentum="0.8"
-    )
+    more = {"train.optimizer.nesterov": True, "train.optimizer.momentum": 0.8}
+    found = load("cifar/resnet20", "dgc/wm0", overrides=more)
+    assert found.train.compression is not None
     memory = found.train.compression().memory
     assert (memory.nesterov, memory.momentum) == (True, 0.8)
 
@@ -93,7 +99,8 @@ def test_what_follows_from_others_follows_the_command_line() -> None:
 def test_clipping_moves_into_the_memory_with_dgc() -> None:
     assert load("lm/lstm").train.clip_grad_norm == 1.0
     found = load("lm/lstm", "dgc/wm5")
-    assert found.train.clip_grad_norm is None and found.train.compression().memory.gradient_clipping == 1.0
+    assert found.train.clip_grad_norm is None and found.train.compression is not None
+    assert found.train.compression().memory.gradient_clipping == 1.0
 
 
 def test_files_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,8 +108,7 @@ def test_files_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.Monke
     assert config_files.locate("configs/cifar/resnet20.py").is_file()
     assert config_files.locate("cifar/resnet20.py").is_file()
     (tmp_path / "mine.py").write_text("from grace_dl.train import configs\nconfigs.seed = 7\n")
-    config_files.load(["mine.py"], configs)
-    assert configs.seed == 7
+    assert config_files.load(["mine.py"]).seed == 7
     with pytest.raises(ConfigError, match=r"did you mean 'configs/cifar/resnet20\.py'"):
         config_files.locate("configs/cifar/resnet21.py")
 
@@ -116,8 +122,7 @@ def test_a_tree_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (folder / "__init__.py").write_text("from grace_dl.train import configs\nconfigs.seed *= 10\n")
     (folder / "a.py").write_text("from grace_dl.train import configs\nconfigs.seed += 5\n")
     monkeypatch.chdir(tmp_path)
-    config_files.load(["configs/mine/a.py"], configs)
-    assert configs.seed == 15
+    assert config_files.load(["configs/mine/a.py"]).seed == 15
 
 
 @pytest.mark.parametrize(
@@ -139,8 +144,105 @@ def test_a_mistake_in_a_file_is_named_with_its_line(tmp_path: Path, line: str, s
     path = tmp_path / "wrong.py"
     path.write_text(f"from torch.optim import SGD\nfrom grace_dl.train import Config, configs\n\n{line}\n")
     with pytest.raises(ConfigError, match=said) as caught:
-        config_files.load([str(path)], configs)
+        config_files.load([str(path)])
     assert f"{path}, line 4" in str(caught.value)
+
+
+# Objects ------------------------------------------------------------------------------------------------
+
+
+def test_two_configs_share_nothing() -> None:
+    """Also values that are computed last, which refer to the tree of their file."""
+    one = load("cifar/resnet20", "dgc/wm5", overrides={"train.num_epochs": 30})
+    two = load("synthetic")
+    again = load("cifar/resnet20", overrides={"train.num_epochs": 40})
+    assert one.train.scheduler is not None and again.train.scheduler is not None
+    assert (one.train.scheduler.T_max, again.train.scheduler.T_max) == (25, 35)
+    assert one.train.compression is not None and again.train.compression is None
+    assert two.train.scheduler is None and two.train.topk is not one.train.topk
+
+
+def test_configs_exists_only_while_a_file_runs() -> None:
+    load("synthetic")
+    with pytest.raises(ConfigError, match=r"TrainConfig\.from_files"):
+        from grace_dl.train import configs  # noqa: F401
+
+
+def test_a_config_cannot_be_changed() -> None:
+    found = load("synthetic")
+    for change in (
+        lambda: setattr(found, "seed", 3),
+        lambda: setattr(found.train, "num_epochs", 3),
+        lambda: setattr(found.model, "width", 3),
+    ):
+        with pytest.raises(ConfigError, match="built already"):
+            change()
+
+
+def test_overrides_may_be_groups() -> None:
+    """A config of Python objects alone; what the caller gave stays the caller's."""
+    model = Config(mlp, shape=[4], num_classes=3)
+    model.width = later(lambda: 16)
+    given = {
+        "dataset": Config(Synthetic, shape=[4], num_classes=3),
+        "model": model,
+        "train.optimizer": Config(torch.optim.SGD, lr=0.1),
+        "train.topk": [1],
+    }
+    config = TrainConfig.from_files([], overrides=given)
+    given["train.topk"].append(3)
+    assert config.settings.model.width == 16 and config.settings.train.topk == [1]
+    model.width = 32
+    again = pickle.loads(pickle.dumps(config.with_overrides({"model": model, "train.compression": None})))
+    assert again.settings.train.topk == [1]
+    assert again.settings.model.width == 32 and config.settings.model.width == 16
+    # A text from Python is a text, whatever it looks like.
+    assert config.with_overrides({"train.save_path": "12"}).folder(2) == Path("12")
+    with pytest.raises(ConfigError, match="a Config of a model"):
+        config.with_overrides({"train.optimizer": model, "model": 3})
+
+
+def test_a_config_goes_to_other_processes_with_what_its_files_define(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\nfrom grace_dl.train import Config, configs\n"
+        "class Net(nn.Sequential):\n"
+        "    def __init__(self, width):\n"
+        "        super().__init__(nn.Flatten(), nn.Linear(3072, width), nn.Linear(width, 10))\n"
+        "configs.model = Config(Net, width=4)\n"
+    )
+    config = TrainConfig.from_files(
+        ["configs/synthetic.py", tmp_path / "mine.py"], overrides={"model.width": 5}, suffix=".x"
+    )
+    again = pickle.loads(pickle.dumps(config))
+    assert again == config and again.settings.plain() == config.settings.plain()
+    assert sum(p.numel() for p in again.settings.model().parameters()) == 3073 * 5 + 6 * 10
+
+
+@pytest.mark.parametrize(
+    ("names", "overrides", "said"),
+    [
+        (["dgc/wm5"], {}, "configs.dataset is not set"),
+        (["synthetic"], {"train.metric": "accuracy"}, "measured: loss/test"),
+        (["synthetic"], {"train.dgc": True}, "configs/dgc/wm5.py"),
+        (["synthetic", "grace"], {"train.compression.compressor": "tpok"}, "topk"),
+        (["synthetic", "dgc/wm5"], {"train.compression.compress_ratio": 7}, "compress_ratio=7"),
+        (["cifar/resnet20"], {"train.num_epochs": 5}, "T_max=0"),
+        (["synthetic"], {"train.scheduler": Config(torch.optim.lr_scheduler.StepLR)}, "could not be built"),
+    ],
+)
+def test_a_config_that_cannot_run_is_rejected_when_built(
+    names: list[str], overrides: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load(*names, overrides=overrides)
+
+
+def test_the_folder_of_a_run(tmp_path: Path) -> None:
+    files = ["configs/synthetic.py", "configs/dgc/wm5.py"]
+    assert TrainConfig.from_files(files, suffix=".a").folder(2) == Path("runs/synthetic+dgc.wm5.a.np2")
+    assert TrainConfig.from_files(files, folder=tmp_path).folder(2) == tmp_path
+    with pytest.raises(ConfigError, match="both given"):
+        TrainConfig.from_files(files, folder=tmp_path, suffix=".a")
 
 
 # The command line ---------------------------------------------------------------------------------------
@@ -163,9 +265,7 @@ def test_a_mistake_in_a_file_is_named_with_its_line(tmp_path: Path, line: str, s
     ],
 )
 def test_overrides(path: str, text: str, value: Any) -> None:
-    load("cifar/resnet20", "dgc/wm5")
-    apply(configs, [(path, text)])
-    group: Any = configs
+    group: Any = load("cifar/resnet20", "dgc/wm5", overrides={path: Text(text)})
     for name in path.split("."):
         group = group[name]
     assert group == value and type(group) is type(value)
@@ -189,20 +289,22 @@ def test_overrides(path: str, text: str, value: Any) -> None:
         ("train.num_epochs.x", "1", "not a group"),
     ],
 )
-def test_wrong_overrides_are_refused(path: str, text: str, said: str) -> None:
-    load("cifar/resnet20", "dgc/wm5")
+def test_wrong_overrides_are_rejected(path: str, text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        apply(configs, [(path, text)])
+        load("cifar/resnet20", "dgc/wm5", overrides={path: Text(text)})
+
+
+def test_a_compression_can_be_removed() -> None:
+    found = load("synthetic", "grace", overrides={"train.compression": Text("None")})
+    assert found.train.compression is None
 
 
 def test_values_are_parsed_and_never_run(tmp_path: Path) -> None:
-    load("cifar/resnet20")
     trap = tmp_path / "trap"
     code = f"__import__('pathlib').Path({str(trap)!r}).touch()"
     with pytest.raises(ConfigError):
-        apply(configs, [("train.num_epochs", code)])
-    apply(configs, [("train.metric", code)])
-    assert configs.train.metric == code
+        load("cifar/resnet20", overrides={"train.num_epochs": Text(code)})
+    assert load("cifar/resnet20", overrides={"train.save_path": Text(code)}).train.save_path == code
     assert not trap.exists()
 
 
@@ -214,14 +316,15 @@ def test_the_command_line_as_people_write_it(tmp_path: Path, monkeypatch: pytest
         "--configs configs/cifar/resnet20.py configs/dgc/wm5.py --configs.train.num_epochs 500 --suffix .e500"
     )
     parsed = parser.parse_args([*line.split(), "--configs.seed=3", "--evaluate", "--devices", "cpu"])
-    folder = prepare(parsed, World(size=8))
-    assert (configs.train.num_epochs, configs.seed, configs.device, parsed.evaluate) == (500, 3, "cpu", True)
-    assert folder == Path("runs/cifar.resnet20+dgc.wm5.e500.np8")
+    config = config_of(parsed)
+    found = config.settings
+    assert (found.train.num_epochs, found.seed, found.device, config.evaluate_only) == (500, 3, "cpu", True)
+    assert config.folder(8) == Path("runs/cifar.resnet20+dgc.wm5.e500.np8")
     with pytest.raises(SystemExit):
         parser.parse_args([*line.split(), "--configs.seed"])
     with pytest.raises(SystemExit):
         parser.parse_args([*line.split(), "--sufix", "x"])
-    assert split(["--configs.a", "-1"]) == ([], [("a", "-1")])
+    assert split(["--configs.a", "-1"]) == ([], {"a": "-1"})
 
 
 def test_groups_show_and_build_themselves() -> None:

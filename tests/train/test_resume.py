@@ -9,17 +9,19 @@ import pytest
 import torch
 
 from grace_dl.errors import ConfigError, StateError
+from grace_dl.train import TrainConfig
 from grace_dl.train.checkpoint import FORMAT, Checkpoints
 from grace_dl.train.log import read
 from grace_dl.train.resume import check_config
-from training_runs import run, settings
+from training_runs import run, small
 
 DGC = ["configs/synthetic.py", "configs/dgc/wm5.py", "configs/dgc/fp16.py"]
 # Dropout and normalisation draw from the global generator and keep running statistics.
 NETWORK = {
-    "train__compression__compress_ratio": "0.02",
-    "train__compression__warmup_coeff": "[0.25, 0.1, 0.02, 0.02, 0.02]",
-    "train__num_batches_per_step": "2",
+    "model.width": 8,
+    "train.compression.compress_ratio": 0.02,
+    "train.compression.warmup_coeff": [0.25, 0.1, 0.02, 0.02, 0.02],
+    "train.num_batches_per_step": 2,
 }
 
 
@@ -61,62 +63,60 @@ def compare(whole: list[dict[str, Any]], resumed: list[dict[str, Any]], a: Path,
         one["state"].pop("configs")
         two["state"].pop("configs")
         same(one["state"], two["state"])
-        assert one["scores"] == two["scores"]
+        assert one["result"].metrics == two["result"].metrics
     assert timeless(a) == timeless(b)
     for tensor in ("0.weight", "14.weight"):
         assert torch.equal(resumed[0]["state"]["model"][tensor], resumed[-1]["state"]["model"][tensor])
 
 
 def test_killed_between_steps_two_ranks(launch: Any, tmp_path: Path, mine: list[str]) -> None:
-    more = {**NETWORK, "model__width": "8"}
-    whole = launch(run, 2, settings(tmp_path / "whole", mine, **more))
-    arguments = settings(tmp_path / "killed", mine, **more)
-    deaths = launch.outcomes(run, 2, arguments, 5)  # saved at 2, 3 (epoch) and 4
+    whole = launch(run, 2, small(tmp_path / "whole", mine, NETWORK))
+    config = small(tmp_path / "killed", mine, NETWORK)
+    deaths = launch.outcomes(run, 2, config, 5)  # saved at 2, 3 (epoch) and 4
     assert any("exit code -9" in (death.error or "") for death in deaths) and not any(d.ok for d in deaths)
-    resumed = launch(run, 2, arguments)
-    assert "resuming at step 4" in str(resumed[0]["events"])
+    resumed = launch(run, 2, config)
+    assert "resuming at step 4" in str(resumed[0]["messages"])
     compare(whole, resumed, tmp_path / "whole", tmp_path / "killed")
 
 
 def test_killed_while_it_saves(launch: Any, tmp_path: Path, mine: list[str]) -> None:
     """One process, alone: half a checkpoint is no checkpoint."""
-    more = {**NETWORK, "model__width": "8"}
-    whole = launch(run, 1, settings(tmp_path / "whole", mine, **more), init=False)
-    arguments = settings(tmp_path / "killed", mine, **more)
-    (death,) = launch.outcomes(run, 1, arguments, None, 8, init=False)
+    whole = launch(run, 1, small(tmp_path / "whole", mine, NETWORK), init=False)
+    config = small(tmp_path / "killed", mine, NETWORK)
+    (death,) = launch.outcomes(run, 1, config, None, 8, init=False)
     assert "exit code -9" in str(death.error)
     assert list((tmp_path / "killed" / "checkpoints").glob(".rank0.*"))
-    resumed = launch(run, 1, arguments, init=False)
-    assert "resuming at step 6" in str(resumed[0]["events"])
+    resumed = launch(run, 1, config, init=False)
+    assert "resuming at step 6" in str(resumed[0]["messages"])
     assert not list((tmp_path / "killed" / "checkpoints").glob(".rank0.*"))
     compare(whole, resumed, tmp_path / "whole", tmp_path / "killed")
 
 
-def die_saving_on_rank_0(rank: int, size: int, arguments: Any, step: int) -> Any:
-    return run(rank, size, arguments, dies_saving=step if rank == 0 else None)
+def die_saving_on_rank_0(rank: int, size: int, config: TrainConfig, step: int) -> Any:
+    return run(rank, size, config, dies_saving=step if rank == 0 else None)
 
 
 def test_killed_when_one_of_two_ranks_has_saved(launch: Any, tmp_path: Path, mine: list[str]) -> None:
     """With as few checkpoints as may be kept, one of them is common to ranks that are one apart."""
-    more = {**NETWORK, "model__width": "8", "train__keep": "2"}
-    whole = launch(run, 2, settings(tmp_path / "whole", mine, **more))
-    arguments = settings(tmp_path / "killed", mine, **more)
-    assert not any(death.ok for death in launch.outcomes(die_saving_on_rank_0, 2, arguments, 8))
+    more = {**NETWORK, "train.keep": 2}
+    whole = launch(run, 2, small(tmp_path / "whole", mine, more))
+    config = small(tmp_path / "killed", mine, more)
+    assert not any(death.ok for death in launch.outcomes(die_saving_on_rank_0, 2, config, 8))
     held = [Checkpoints(tmp_path / "killed" / "checkpoints", rank, 2).steps() for rank in (0, 1)]
     assert held[0] == [4, 6] and held[1] in ([4, 6], [6, 8])
-    resumed = launch(run, 2, arguments)
-    assert "resuming at step 6" in str(resumed[0]["events"])
+    resumed = launch(run, 2, config)
+    assert "resuming at step 6" in str(resumed[0]["messages"])
     compare(whole, resumed, tmp_path / "whole", tmp_path / "killed")
 
 
-def spoil(rank: int, size: int, arguments: Any, damaged: str, missing: str) -> Any:
+def spoil(rank: int, size: int, config: TrainConfig, damaged: str, missing: str) -> Any:
     """Resume when rank 1 lacks the newest checkpoint and its next is damaged."""
     if rank == 1:
         Path(missing).unlink()
         Path(damaged).write_bytes(Path(damaged).read_bytes()[:500])
     torch.distributed.barrier()
     with pytest.warns(UserWarning, match="passed over") if rank == 1 else _nothing():
-        return run(rank, size, arguments)
+        return run(rank, size, config)
 
 
 def _nothing() -> Any:
@@ -128,39 +128,38 @@ def _nothing() -> Any:
 def test_all_ranks_go_back_to_the_newest_step_that_all_have(
     launch: Any, tmp_path: Path, mine: list[str]
 ) -> None:
-    more = {**NETWORK, "model__width": "8"}
-    arguments = settings(tmp_path / "run", mine, **more)
-    whole = launch(run, 2, arguments)
+    config = small(tmp_path / "run", mine, NETWORK)
+    whole = launch(run, 2, config)
     log = timeless(tmp_path / "run")
     folder = tmp_path / "run" / "checkpoints"
     steps = Checkpoints(folder, 1, 3).steps()
     assert len(steps) == 3
     resumed = launch(
-        spoil, 2, arguments, *(str(folder / f"step{step:09d}.rank1.pt") for step in steps[:0:-1][::-1])
+        spoil, 2, config, *(str(folder / f"step{step:09d}.rank1.pt") for step in steps[:0:-1][::-1])
     )
-    assert f"resuming at step {steps[0]}" in str(resumed[0]["events"])
+    assert f"resuming at step {steps[0]}" in str(resumed[0]["messages"])
     for one, two in zip(whole, resumed):
         same(one["state"], two["state"])
     assert timeless(tmp_path / "run") == log
 
 
-def refuse(rank: int, size: int, arguments: Any) -> str:
+def refuse(rank: int, size: int, config: TrainConfig) -> str:
     with pytest.raises((ConfigError, StateError)) as error:
-        run(rank, size, arguments)
+        run(rank, size, config)
     return str(error.value)
 
 
 def test_a_run_that_cannot_go_on_is_not_overwritten(launch: Any, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    arguments = settings(folder, DGC[:1])
-    launch(run, 2, arguments)
+    config = small(folder, DGC[:1])
+    launch(run, 2, config)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    for reason in launch(refuse, 3, arguments):
+    for reason in launch(refuse, 3, config):
         assert "run of 2 ranks, this one has 3" in reason and "--suffix" in reason
     missing = [path for path in before if path.name.endswith(".rank1.pt")]
     for path in missing:
         path.unlink()
-    for reason in launch(refuse, 2, arguments):
+    for reason in launch(refuse, 2, config):
         assert "rank 1: steps none" in reason and "bring the missing files back" in reason
     left = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert left == {path: content for path, content in before.items() if path not in missing}
@@ -168,7 +167,7 @@ def test_a_run_that_cannot_go_on_is_not_overwritten(launch: Any, tmp_path: Path)
 
 def test_one_checkpoint_is_too_few_to_keep(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"keep=1 does not fit: it must be a whole number, 2 or more"):
-        run(0, 1, settings(tmp_path, DGC[:1], train__keep="1"))
+        small(tmp_path, DGC[:1], {"train.keep": 1})
 
 
 def test_last_three_and_best_are_kept(tmp_path: Path) -> None:

@@ -15,20 +15,19 @@ import torch
 
 from grace_dl.cli.main import main as grace
 from grace_dl.errors import GraceError
+from grace_dl.train import TrainConfig
+from grace_dl.train.events import Evaluated, Started, StepDone
 from grace_dl.train.log import read
 from grace_dl.train.main import main as train_py
 from grace_dl.train.meters import Meter, flatten
-from grace_dl.train.show import Show
-from training_runs import SMALL, run, settings
+from grace_dl.train.progress import ProgressDisplay
+from training_runs import SMALL, run, small
 
 DGC = ["configs/synthetic.py", "configs/dgc/wm5.py"]
-LEARNS = {
-    "dataset__size": "256",
-    "dataset__noise": "1.0",
-    "train__num_epochs": "4",
-    "train__optimizer__lr": "0.05",
-}
-EXACT = {"dataset__noise": "0.5", "train__scale_lr": "False", "train__num_epochs": "2"}
+LEARNS = {"dataset.size": 256, "dataset.noise": 1.0, "train.num_epochs": 4, "train.optimizer.lr": 0.05}
+EXACT = {"dataset.noise": 0.5, "train.scale_lr": False, "train.num_epochs": 2}
+HALVES = {"train.batch_size": 4, "train.num_batches_per_step": 2}
+REDUCER = {"train.engine": "reducer"}
 
 
 def weights(outcome: dict[str, Any]) -> torch.Tensor:
@@ -36,9 +35,10 @@ def weights(outcome: dict[str, Any]) -> torch.Tensor:
 
 
 def test_a_run_learns_and_leaves_its_records(launch: Any, tmp_path: Path) -> None:
-    found = launch(run, 2, settings(tmp_path, DGC, **LEARNS))
+    found = launch(run, 2, small(tmp_path, DGC, LEARNS))
     assert torch.equal(weights(found[0]), weights(found[1]))
-    assert found[0]["scores"]["acc/test_top1"] > 0.9
+    assert found[0]["result"].metrics == found[1]["result"].metrics
+    assert found[0]["result"].metrics["acc/test_top1"] > 0.9 and found[0]["result"].step == 64
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["configs"]["train"]["compression"]["warmup_coeff"] == [0.25, 0.063, 0.015, 0.004, 0.001]
     assert config["world"]["size"] == 2 and config["versions"]["torch"] == torch.__version__
@@ -54,35 +54,30 @@ def test_a_run_learns_and_leaves_its_records(launch: Any, tmp_path: Path) -> Non
     assert trained[0]["lr"] == pytest.approx(0.05 * (1 + 1 / 16)) and trained[-1]["lr"] == pytest.approx(0.1)
     tested = [r for r in records if "acc/test_top1" in r]
     assert len(tested) == 4 and tested[-1]["acc/test_top1_best"] == max(r["acc/test_top1"] for r in tested)
+    assert found[0]["result"].best == tested[-1]["acc/test_top1_best"]
+    assert found[0]["result"].sent_bytes == trained[-1]["bytes/sent"]
     names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
     assert {"best.rank0.pt", "best.rank1.pt"} < names and len(names) == 8
 
 
-def several(rank: int, world: int, runs: dict[str, Any]) -> dict[str, Any]:
-    return {name: run(rank, world, arguments) for name, arguments in runs.items()}
+def several(rank: int, world: int, runs: dict[str, TrainConfig]) -> dict[str, Any]:
+    return {name: run(rank, world, config) for name, config in runs.items()}
 
 
 def test_engines_and_accumulation_agree(launch: Any, tmp_path: Path) -> None:
     """DDP or not, one large batch or two small ones: the same steps."""
     plain = ["configs/synthetic.py"]
+    topk = {"train.compression.compressor": "topk", "train.compression.compress_ratio": 1.0}
     choices: dict[str, Any] = {
         "ddp": (DGC, {}),
-        "reducer": (DGC, {"train__engine": "reducer"}),
+        "reducer": (DGC, REDUCER),
         "plain": (plain, {}),
-        "plain reducer": (plain, {"train__engine": "reducer"}),
-        "halves": (plain, {"train__batch_size": "4", "train__num_batches_per_step": "2"}),
-        "halves reducer": (
-            plain,
-            {"train__batch_size": "4", "train__num_batches_per_step": "2", "train__engine": "reducer"},
-        ),
-        "topk": (
-            [*plain, "configs/grace.py"],
-            {"train__compression__compressor": "topk", "train__compression__compress_ratio": "1.0"},
-        ),
+        "plain reducer": (plain, REDUCER),
+        "halves": (plain, HALVES),
+        "halves reducer": (plain, {**HALVES, **REDUCER}),
+        "topk": ([*plain, "configs/grace.py"], topk),
     }
-    runs = {
-        name: settings(tmp_path / name, files, **{**EXACT, **more}) for name, (files, more) in choices.items()
-    }
+    runs = {name: small(tmp_path / name, files, {**EXACT, **more}) for name, (files, more) in choices.items()}
     found = launch(several, 2, runs, timeout=120)[0]
     assert torch.equal(weights(found["ddp"]), weights(found["reducer"]))
     assert not torch.equal(weights(found["ddp"]), weights(found["plain"]))
@@ -95,14 +90,14 @@ def test_engines_and_accumulation_agree(launch: Any, tmp_path: Path) -> None:
 
 
 def test_warm_up_in_steps(launch: Any, tmp_path: Path) -> None:
-    more = {"train__compression__warmup_steps": "2", "train__num_steps": "12", "train__log_every": "1"}
-    launch(run, 2, settings(tmp_path, DGC, **more))
+    more = {"train.compression.warmup_steps": 2, "train.num_steps": 12, "train.log_every": 1}
+    launch(run, 2, small(tmp_path, DGC, more))
     shares = [r["compression/share"] for r in read(tmp_path / "log.jsonl") if "compression/share" in r]
     assert shares == [0.25, 0.25, 0.063, 0.063, 0.015, 0.015, 0.004, 0.004, 0.001, 0.001, 0.001, 0.001]
 
 
 def command_line(folder: Path, *more: str) -> list[str]:
-    overrides = [word for path, text in SMALL.items() for word in (f"--configs.{path}", text)]
+    overrides = [word for path, value in SMALL.items() for word in (f"--configs.{path}", repr(value))]
     return [
         "--configs",
         *DGC,
@@ -183,13 +178,14 @@ def test_mistakes_are_one_clear_line(
     assert train_py(words) == 2
     error = capsys.readouterr().err
     assert error.startswith("train.py: ") and said in error
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("files", [DGC[:1], DGC])
 def test_a_run_that_diverges_says_so(files: list[str], tmp_path: Path) -> None:
-    arguments = settings(tmp_path, files, train__optimizer__lr="1e30", train__scale_lr="False")
+    config = small(tmp_path, files, {"train.optimizer.lr": 1e30, "train.scale_lr": False})
     with pytest.raises(GraceError, match="diverged"):
-        run(0, 1, arguments)
+        run(0, 1, config)
 
 
 def test_workers_are_not_started_for_a_mistake(
@@ -211,15 +207,10 @@ def test_the_bar_shows_loss_accuracy_speed_and_bytes() -> None:
     from rich.console import Console
 
     out = io.StringIO()
-    with Show(Console(file=out, force_terminal=True, width=140)) as show:
-        show(("start", "training", 0, 10))
-        show(
-            (
-                "step",
-                {"step": 5, "epoch": 1, "loss": 0.25, "accuracy": 0.5, "speed": 1234.0, "bytes": 5_000_000},
-            )
-        )
-        show(("epoch", {"step": 5, "epoch": 1, "scores": {"acc/test_top1": 0.75}, "bytes": 5_000_000}))
+    with ProgressDisplay(Console(file=out, force_terminal=True, width=140)) as display:
+        display(Started(0, 10))
+        display(StepDone(5, 1, loss=0.25, accuracy=0.5, samples_per_second=1234.0, sent_bytes=5_000_000))
+        display(Evaluated(5, 1, {"acc/test_top1": 0.75}, sent_bytes=5_000_000))
     shown = out.getvalue()
     for part in ("epoch 2", "loss 0.2500", "acc 50.0 %", "1,234/s", "5.00 MB", "acc/test_top1 0.7500"):
         assert part in shown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -10,49 +9,49 @@ import pytest
 import torch
 
 from grace_dl.cli.main import main as grace
+from grace_dl.train import TrainConfig
 from grace_dl.train.log import read
 from training_runs import run
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 30
 SIZES = {
-    "lstm": {"model.width": "16"},
-    "transformer": {"model.width": "24", "model.layers": "1", "model.heads": "2"},
+    "lstm": {"model.width": 16},
+    "transformer": {"model.width": 24, "model.layers": 1, "model.heads": 2},
 }
 
 
-def arguments(folder: Path, text: Path, kind: str) -> argparse.Namespace:
+def config(folder: Path, text: Path, kind: str) -> TrainConfig:
     overrides = {
-        "dataset.root": repr(str(text)),
-        "dataset.length": "16",
-        "train.batch_size": "32",
-        "train.num_epochs": "1",
-        "train.log_every": "1",
-        "train.save_every_steps": "1",
-        "train.tensorboard": "False",
-        "train.save_path": repr(str(folder)),
+        "dataset.root": str(text),
+        "dataset.length": 16,
+        "train.batch_size": 32,
+        "train.num_epochs": 1,
+        "train.log_every": 1,
+        "train.save_every_steps": 1,
+        "train.tensorboard": False,
         **SIZES[kind],
     }
     files = [f"configs/lm/{kind}.py", "configs/dgc/wm0.py"]
-    return argparse.Namespace(configs=files, overrides=list(overrides.items()), devices="cpu", suffix="")
+    return TrainConfig.from_files(files, overrides=overrides, folder=folder, device="cpu")
 
 
 @pytest.mark.parametrize("kind", SIZES)
 def test_it_trains_and_goes_on_where_it_was_killed(launch: Any, tmp_path: Path, kind: str) -> None:
     text = tmp_path / "text.txt"
     text.write_text(TEXT)
-    (whole,) = launch(run, 1, arguments(tmp_path / "whole", text, kind), init=False)
+    (whole,) = launch(run, 1, config(tmp_path / "whole", text, kind), init=False)
     losses = [
         record["loss/train"] for record in read(tmp_path / "whole" / "log.jsonl") if "loss/train" in record
     ]
     assert len(losses) >= 3 and losses[-1] < losses[0]
-    killed = arguments(tmp_path / "killed", text, kind)
+    killed = config(tmp_path / "killed", text, kind)
     (death,) = launch.outcomes(run, 1, killed, 2, init=False)
     assert "exit code -9" in str(death.error)
     (resumed,) = launch(run, 1, killed, init=False)
-    assert "resuming at step" in str(resumed["events"])
+    assert "resuming at step" in str(resumed["messages"])
     for name, tensor in whole["state"]["model"].items():
         assert torch.equal(tensor, resumed["state"]["model"][name]), name
-    assert whole["scores"] == resumed["scores"]
+    assert whole["result"].metrics == resumed["result"].metrics
 
 
 def test_a_mistake_that_only_workers_find_is_one_clear_line(

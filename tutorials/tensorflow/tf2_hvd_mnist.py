@@ -12,8 +12,9 @@ import horovod.tensorflow as hvd
 import keras
 import numpy as np
 import tensorflow as tf
-from grace_dl.tensorflow.helper import grace_from_params
 
+import grace_dl as grace
+import grace_dl.tensorflow
 from grace_dl.data import load_images
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -47,16 +48,15 @@ loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 # 2. all start from the same weights (Keras 3 holds a TensorFlow variable in each of its own)
 hvd.broadcast_variables([v.value for v in model.variables], root_rank=0)
-grc = grace_from_params({"compressor": "none"})
-if args.ratio:  # 3b. the one more line: send compressed gradients
-    grc = grace_from_params({"compressor": "topk", "compress_ratio": args.ratio})
+# 3b. how gradients travel: as they are, or compressed
+handle = grace_dl.tensorflow.handle(grace.topk(args.ratio) if args.ratio else grace.none())
 
 
 @tf.function
 def step(x, y):
     with tf.GradientTape() as tape:
         loss = loss_of(y, model(x, training=True))
-    tape = hvd.DistributedGradientTape(tape, grace=grc)  # 3. average the gradients of all workers
+    tape = hvd.DistributedGradientTape(tape, grace=handle)  # 3. average the gradients of all workers
     gradients = tape.gradient(loss, model.trainable_variables)
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     return loss
@@ -75,6 +75,6 @@ for epoch in range(args.epochs):
 seconds = time.perf_counter() - started
 
 accuracy = float(np.mean(np.argmax(model(test_x), 1) == test_y))
-sent = grc.stats.payload_bytes // steps
+sent = handle.stats().payload_bytes // steps
 say(f"{steps} steps of {1000 * seconds / steps:.1f} ms; {sent:,} bytes of gradients a worker and step")
 say(f"test accuracy {100 * accuracy:.2f} %")

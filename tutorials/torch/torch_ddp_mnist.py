@@ -11,10 +11,10 @@ import time
 
 import torch
 import torch.distributed as dist
-from grace_dl.dist.helper import grace_from_params
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+import grace_dl as grace
 from grace_dl.data import load_images
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -43,7 +43,7 @@ model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.Re
 model = DistributedDataParallel(model)  # 2. and 3. start from the same weights, average gradients
 optimizer = torch.optim.Adam(model.parameters(), lr=0.002)
 if args.ratio:  # 3b. the one more line: send compressed gradients
-    handle = grace_from_params({"compressor": "topk", "compress_ratio": args.ratio}).attach(model)
+    handle = grace.attach(model, grace.topk(args.ratio))
 
 started = time.perf_counter()
 steps = 0

@@ -10,9 +10,10 @@ import time
 
 import horovod.torch as hvd
 import torch
-from grace_dl.torch.helper import grace_from_params
 from torch import nn
 
+import grace_dl as grace
+import grace_dl.torch  # lets Horovod accept `grace=`
 from grace_dl.data import load_images
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -38,7 +39,7 @@ optimizer = torch.optim.Adam(model.parameters(), lr=0.002)
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # 2. all start from the same weights
 options = {}
 if args.ratio:  # 3b. the one more line: send compressed gradients
-    options["grace"] = grace_from_params({"compressor": "topk", "compress_ratio": args.ratio})
+    options["grace"] = grace.topk(args.ratio)
 # 3. average the gradients of all workers
 optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **options)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shutil
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,11 +15,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..console import output
 from ..errors import ConfigError, DivergedError, GraceError
-from ..train import build
+from ..train import TrainConfig
 from ..train import main as training
-from ..train.schema import configs
+from ..train.build import dataset_of
+from ..train.events import Event, Started, StepDone
+from ..train.overrides import Text
 from ..train.world import World
-from ..workers import run_workers
+from ..workers import Emit, run_workers
 from . import hosts, runs, show, summary
 from .contenders import Contender, contenders
 from .results import Results
@@ -65,13 +66,13 @@ class Run:
         return runs.identity(self.facts)
 
 
-def worker(rank: int, size: int, emit: Callable[[Any], None], arguments: argparse.Namespace) -> str | None:
+def worker(rank: int, size: int, emit: Emit, config: TrainConfig) -> str | None:
     """Train on one rank with one thread; returns why the run could not end well, if it diverged."""
     import torch
 
     torch.set_num_threads(1)
     try:
-        training.work(rank, size, emit, arguments)
+        training.run_local_worker(rank, size, emit, config)
     except DivergedError as error:
         return str(error)
     return None
@@ -84,16 +85,16 @@ class Study:
         self.console = console
         self.files = [name for task in arguments.task for name in TASKS.get(task, [task])]
         self.workers = arguments.workers
-        self.overrides = list(arguments.overrides)
+        self.overrides = dict(arguments.overrides)
         if arguments.epochs is not None:
-            self.overrides.append(("train.num_epochs", str(arguments.epochs)))
+            self.overrides["train.num_epochs"] = Text(arguments.epochs)
         self.rates = list(dict.fromkeys(arguments.rate.split(",")))
         self.chosen = contenders(arguments.methods)
         self.seeds = _numbers("--seeds", arguments.seeds)
         self.timed_epochs = arguments.timed_epochs
         self.folder = arguments.out.with_suffix("")
         self._check(arguments)
-        settings = {"files": self.files, "overrides": dict(self.overrides)}
+        settings = {"files": self.files, "overrides": self.overrides}
         self.results = Results(arguments.out, "accuracy", settings, arguments.fresh)
         if arguments.fresh and self.folder.is_dir():
             shutil.rmtree(self.folder)
@@ -109,30 +110,22 @@ class Study:
         reason = hosts.able()
         if reason and any(rate != runs.LOOPBACK for rate in self.rates):
             raise GraceError(f"links of a given rate cannot be made: {reason}. `--rate loopback` needs none.")
-        for contender in self.chosen:
-            training.prepare(self._arguments(contender, 1, self.folder), World(size=self.workers))
-            build.require(configs)
-            if configs.train.compression is not None:
-                configs.train.compression()
-        tree = configs.plain()
-        self.task, self.epochs = runs.task_of(tree), tree["train"]["num_epochs"]
+        # Building all of them finds the wrong settings of any method.
+        configs = [self._config(contender, 1, self.folder) for contender in self.chosen]
+        settings = configs[0].settings
+        self.task, self.epochs = runs.task_of(settings.plain()), settings.train.num_epochs
         with self.console.status("loading data"):
-            build.dataset_of(configs.dataset, World())
+            dataset_of(settings.dataset, World())
 
-    def _arguments(self, contender: Contender, seed: int, folder: Path) -> argparse.Namespace:
-        """What `grace train` would be called with."""
-        fixed = {
-            "seed": str(seed),
-            "train.save_path": str(folder),
-            "train.keep": "2",
-            "train.tensorboard": "False",
-        }
-        return argparse.Namespace(
-            configs=[*self.files, *contender.files()],
-            overrides=[*self.overrides, *contender.overrides(), *fixed.items()],
-            devices="cpu",
-            suffix="",
-            evaluate=False,
+    def _config(self, contender: Contender, seed: int, folder: Path) -> TrainConfig:
+        """The run of a method with a seed."""
+        method = {path: Text(written) for path, written in contender.overrides()}
+        fixed = {"seed": seed, "train.keep": 2, "train.tensorboard": False}
+        return TrainConfig.from_files(
+            [*self.files, *contender.files()],
+            overrides={**self.overrides, **method, **fixed},
+            folder=folder,
+            device="cpu",
         )
 
     def missing(self) -> list[Run]:
@@ -186,35 +179,34 @@ class Study:
             else None
         )
         if known is None or self.timed_epochs is None or self.timed_epochs >= self.epochs:
-            return self._make(run, progress, facts, [])
+            return self._make(run, progress, facts, {})
         if known["failed"]:
             return {**known, **run.facts}
         steps = self.timed_epochs * known["steps"] // self.epochs
-        timed = self._make(run, progress, facts, [("train.num_steps", str(steps))])
+        timed = self._make(run, progress, facts, {"train.num_steps": steps})
         return {**known, **run.facts, "timed_epochs": self.timed_epochs, **runs.retimed(known, timed)}
 
     def _folder(self, run: Run) -> Path:
         return self.folder / "".join(c if c.isalnum() or c in "._-=" else "_" for c in run.identity)
 
-    def _make(self, run: Run, progress: Progress, facts: str, more: list[tuple[str, str]]) -> dict[str, Any]:
+    def _make(self, run: Run, progress: Progress, facts: str, more: dict[str, Any]) -> dict[str, Any]:
         folder = self._folder(run)
         title = f"{run.contender.label}, {run.rate}, seed {run.seed}"
         task = progress.add_task(title, total=None, facts=facts)
 
-        def on_event(rank: int, event: tuple[Any, ...]) -> None:
-            if rank == 0 and event[0] == "start":
-                progress.update(task, completed=event[2], total=event[3])
-            elif rank == 0 and event[0] == "step":
-                progress.update(task, completed=event[1]["step"])
+        def on_event(rank: int, event: Event) -> None:
+            if isinstance(event, Started):
+                progress.update(task, completed=event.done, total=event.total)
+            elif isinstance(event, StepDone):
+                progress.update(task, completed=event.step)
 
-        arguments = self._arguments(run.contender, run.seed, folder)
-        arguments.overrides += more
+        config = self._config(run.contender, run.seed, folder).with_overrides(more)
         links = nullcontext() if run.rate == runs.LOOPBACK else hosts.Hosts(self.workers, run.rate)
         with links as place:
             failed = run_workers(
                 worker,
                 self.workers,
-                arguments,
+                config,
                 on_event=on_event,
                 silence=training.SILENCE,
                 place=None if place is None else place.place(),

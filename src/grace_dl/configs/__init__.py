@@ -1,4 +1,4 @@
-"""What all shipped configs share. Every key there is: `grace_dl/train/schema.py`."""
+"""Settings that all shipped configs share. All keys: `grace_dl/train/schema.py`."""
 
 import torch
 

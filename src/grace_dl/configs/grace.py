@@ -1,6 +1,5 @@
-"""Any method by name: --configs.train.compression.compressor powersgd --configs.train.compression.rank 4"""
+"""Any method by its text: --configs.train.compression topk:0.01, or powersgd:rank=4,start_iter=100"""
 
-from grace_dl.train import Config, configs
-from grace_dl.train.exchange import grace
+from grace_dl.train import configs
 
-configs.train.compression = Config(grace, compressor="none")
+configs.train.compression = "none"

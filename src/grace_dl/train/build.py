@@ -1,24 +1,23 @@
-"""From the tree of settings to objects, checked before anything is trained."""
+"""Objects built from settings."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from ..errors import ConfigError
-from .config import Config
 from .datasets import Dataset
 from .schedule import LearningRate, Schedule
+from .schema import TrainSettings
+from .tree import Config
 from .world import World
 
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
 
 
 def device_of(name: str, world: World) -> torch.device:
-    """`auto`, `cpu`, `gpu` (the one of this rank's number on its machine), or a list of GPUs such as `0,2`."""
+    """The device of this rank for `auto`, `cpu`, `gpu` or a list of GPUs such as `0,2`."""
     name = name.strip().lower()
     if name == "auto":
         name = "gpu" if torch.cuda.is_available() else "cpu"
@@ -34,40 +33,15 @@ def device_of(name: str, world: World) -> torch.device:
         )
     if not numbers or max(numbers) >= torch.cuda.device_count():
         raise ConfigError(
-            f"--devices {name!r} asks for GPUs, of which {torch.cuda.device_count()} are here; use --devices cpu."
+            f"--devices {name!r} asks for GPUs, but this machine has {torch.cuda.device_count()}; use --devices cpu."
         )
     device = torch.device("cuda", numbers[world.local_rank % len(numbers)])
     torch.cuda.set_device(device)
     return device
 
 
-def require(configs: Any) -> None:
-    """Refuse a tree without what every run needs."""
-    for group, name, example in (
-        (configs, "dataset", "configs/synthetic.py"),
-        (configs, "model", "configs/cifar/resnet20.py"),
-        (configs.train, "optimizer", "configs/cifar/resnet20.py"),
-    ):
-        if group[name] is None:
-            where = "configs" if group is configs else "configs.train"
-            raise ConfigError(
-                f"{where}.{name} is not set; name a config file that sets it, such as {example}."
-            )
-    if "lr" not in configs.train.optimizer:
-        raise ConfigError("configs.train.optimizer.lr is not set; give the learning rate of one rank.")
-    if configs.train.dgc and configs.train.compression is None:
-        raise ConfigError(
-            "configs.train.dgc is True, but configs.train.compression is not set; name configs/dgc/wm5.py."
-        )
-    metrics = ["loss/test", *(f"acc/test_top{k}" for k in configs.train.topk)]
-    if configs.train.metric not in metrics:
-        raise ConfigError(
-            f"configs.train.metric={configs.train.metric!r} is not measured; measured: {', '.join(metrics)}."
-        )
-
-
 def dataset_of(config: Config, world: World) -> Dataset:
-    """The data set; the first rank of each machine goes first, so that nothing is fetched twice."""
+    """The data set. The first rank of each machine loads it before the others, so that nothing is downloaded twice."""
     together = dist.is_initialized()
     if together and world.local_rank:
         dist.barrier()
@@ -76,35 +50,43 @@ def dataset_of(config: Config, world: World) -> Dataset:
         dist.barrier()
     if not isinstance(data, Dataset):
         raise ConfigError(
-            f"configs.dataset builds {type(data).__name__}, which is no grace_dl.train.datasets.Dataset."
+            f"configs.dataset builds {type(data).__name__}, not a grace_dl.train.datasets.Dataset."
         )
     return data
 
 
-def optimizer_of(configs: Any, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer; without decay of normalisation layers if `optimize_bn_separately`."""
-    if not configs.train.optimize_bn_separately:
-        return configs.train.optimizer(model.parameters())
+def criterion_of(train: TrainSettings) -> nn.Module:
+    """The loss; cross entropy if none is set."""
+    return nn.CrossEntropyLoss() if train.criterion is None else train.criterion()
+
+
+def optimizer_of(train: TrainSettings, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer; without weight decay of normalization layers if `optimize_bn_separately`."""
+    if not train.optimize_bn_separately:
+        return train.optimizer(model.parameters())
     norms = [p for m in model.modules() if isinstance(m, NORMS) for p in m.parameters(recurse=False)]
     known = {id(p) for p in norms}
     others = [p for p in model.parameters() if id(p) not in known]
-    return configs.train.optimizer([{"params": others}, {"params": norms, "weight_decay": 0.0}])
+    return train.optimizer([{"params": others}, {"params": norms, "weight_decay": 0.0}])
 
 
-def learning_rate_of(configs: Any, world: World, steps_per_epoch: int) -> LearningRate:
-    """The rate of every step, from the settings of `configs.train`."""
-    train = configs.train
+def schedule_of(train: TrainSettings) -> Schedule | None:
+    """The learning rate's schedule, if any."""
     schedule = None if train.scheduler is None else train.scheduler()
     if schedule is not None and not isinstance(schedule, Schedule):
         raise ConfigError(
             f"configs.train.scheduler builds {type(schedule).__name__}; use the class of that name in grace_dl.train.schedule, which "
             "needs no state to resume."
         )
-    factor = train.num_batches_per_step * world.size if train.scale_lr else 1
+    return schedule
+
+
+def learning_rate_of(train: TrainSettings, world: World, steps_per_epoch: int) -> LearningRate:
+    """The learning rate as a function of the step."""
     return LearningRate(
         train.optimizer.lr,
-        factor,
-        schedule,
+        train.num_batches_per_step * world.size if train.scale_lr else 1,
+        schedule_of(train),
         train.warmup_lr_epochs,
         steps_per_epoch,
         train.schedule_lr_per_epoch,

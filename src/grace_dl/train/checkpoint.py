@@ -1,4 +1,4 @@
-"""Checkpoints of one rank: each file appears whole or not at all, the last few are kept, and the best."""
+"""Checkpoints of one rank: files are replaced atomically; the newest few and the best stay."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ class Checkpoints:
 
     def __init__(self, folder: Path, rank: int, keep: int) -> None:
         self.folder, self.rank, self.keep = folder, rank, keep
-        folder.mkdir(parents=True, exist_ok=True)
         for torn in folder.glob(f".rank{rank}.*"):
             torn.unlink(missing_ok=True)  # left by a process that was killed while it wrote
 
     def steps(self) -> list[int]:
         """The steps whose checkpoints are here, oldest first."""
-        found = (_STEP.fullmatch(path.name) for path in self.folder.iterdir())
+        found = (_STEP.fullmatch(path.name) for path in self.folder.glob("step*"))
         return sorted(int(match[1]) for match in found if match and int(match[2]) == self.rank)
 
     def path(self, step: int) -> Path:
@@ -41,7 +40,8 @@ class Checkpoints:
         return self.folder / f"best.rank{self.rank}.pt"
 
     def save(self, step: int, state: Mapping[str, Any], best: bool = False) -> None:
-        """Write a checkpoint, then drop those that are no longer kept."""
+        """Write a checkpoint, then delete those that are too old."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         with _Whole(self.path(step), self.rank) as temporary:
             torch.save(dict(state), temporary)
         if best:

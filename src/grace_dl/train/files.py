@@ -1,21 +1,25 @@
-"""Config files: finding them, and running them one after another on the tree."""
+"""Config files: how they are found, and how they are run on a tree of settings of their own."""
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
+from contextvars import ContextVar
 from difflib import get_close_matches
 from pathlib import Path
 
 from ..errors import ConfigError
-from .config import Config
+from .schema import Settings
 
 PACKAGE = Path(__file__).parent.parent
 """Its folder `configs` is searched after the current directory, so that the shipped files work from anywhere."""
 
+_tree: ContextVar[Settings] = ContextVar("_tree")
+"""The tree that the config files now running fill in."""
+
 
 def locate(name: str) -> Path:
-    """The file that a name on the command line means: relative to the current directory, or shipped."""
+    """The file of that name: relative to the current directory, or shipped."""
     given = Path(name)
     for candidate in (given, PACKAGE / given, PACKAGE / "configs" / given):
         if candidate.is_file():
@@ -49,16 +53,31 @@ def _is_configs(folder: Path) -> bool:
     return False
 
 
-def load(names: Sequence[str], tree: Config) -> list[Path]:
-    """Run config files, in order, on a fresh tree; returns the files, shared ones included."""
-    tree.clear()
-    done: list[Path] = []
-    for name in names:
-        for path in chain(locate(name)):
-            if path not in done:
-                _run(path)
-                done.append(path)
-    return done
+def load(names: Sequence[str]) -> Settings:
+    """Run config files in order on a new tree, each file and each shared `__init__.py` once."""
+    tree = Settings()
+    token = _tree.set(tree)
+    done: set[Path] = set()
+    try:
+        for name in names:
+            for path in chain(locate(name)):
+                if path not in done:
+                    _run(path)
+                    done.add(path)
+    finally:
+        _tree.reset(token)
+    return tree
+
+
+def current() -> Settings:
+    """The tree that a config file gets as `from grace_dl.train import configs`."""
+    tree = _tree.get(None)
+    if tree is None:
+        raise ConfigError(
+            "grace_dl.train.configs exists only while a config file runs; in a program, use TrainConfig.from_files([...], "
+            "overrides={'train.num_epochs': 5})."
+        )
+    return tree
 
 
 def _run(path: Path) -> None:
@@ -74,7 +93,7 @@ def _run(path: Path) -> None:
 
 
 def label(names: Sequence[str]) -> str:
-    """The name of a run, from the names of its config files.
+    """The name of a run, made of the names of its config files.
 
     >>> label(["configs/cifar/resnet20.py", "configs/dgc/wm5.py", "configs/dgc/fp16.py"])
     'cifar.resnet20+dgc.wm5+dgc.fp16'

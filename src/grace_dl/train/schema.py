@@ -1,10 +1,11 @@
-"""The settings there are, with their defaults: the tree `configs` that config files fill in."""
+"""The settings of a run, with types and defaults: the tree `configs` that config files fill in."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from .config import Config, Field
+from .tree import Config, Field
 
 
 def _number(value: Any) -> bool:
@@ -15,114 +16,111 @@ def _whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def whole(default: int | None, least: int = 1, optional: bool = False) -> Field:
-    what = f"a whole number, {least} or more" + (", or None" if optional else "")
-    return Field(default, what, lambda v: (optional and v is None) or (_whole(v) and (v >= least)))
+def _field(default: Any, what: str, fits: Callable[[Any], bool], optional: str = "") -> Any:
+    """A field, typed as `Any` so that a class can declare the type of its values."""
+    if not optional:
+        return Field(default, what, fits)
+    return Field(default, f"{what}, or {optional}", lambda value: value is None or fits(value))
 
 
-def number(default: float | None, least: float = 0.0, optional: bool = False) -> Field:
-    what = f"a number, {least:g} or more" + (", or None" if optional else "")
-    return Field(default, what, lambda v: (optional and v is None) or (_number(v) and (v >= least)))
-
-
-def flag(default: bool | None, optional: bool = False) -> Field:
-    what = "True or False" + (", or None for automatic" if optional else "")
-    return Field(default, what, lambda v: isinstance(v, bool) or (optional and v is None))
-
-
-def text(default: str | None, optional: bool = False) -> Field:
-    return Field(
-        default,
-        "text" + (", or None" if optional else ""),
-        lambda v: isinstance(v, str) or (optional and v is None),
+def whole(default: int | None, least: int = 1) -> Any:
+    optional = "None" if default is None else ""
+    return _field(
+        default, f"a whole number, {least} or more", lambda v: _whole(v) and bool(v >= least), optional
     )
 
 
-def choice(default: str, *options: str) -> Field:
-    return Field(default, "one of " + ", ".join(options), lambda v: v in options)
+def number(default: float | None, least: float = 0.0) -> Any:
+    optional = "None" if default is None else ""
+    return _field(
+        default, f"a number, {least:g} or more", lambda v: _number(v) and bool(v >= least), optional
+    )
 
 
-def group(what: str) -> Field:
-    return Field(
+def flag(default: bool | None) -> Any:
+    optional = "None for automatic" if default is None else ""
+    return _field(default, "True or False", lambda v: isinstance(v, bool), optional)
+
+
+def text(default: str | None) -> Any:
+    return _field(default, "text", lambda v: isinstance(v, str), "None" if default is None else "")
+
+
+def choice(default: str, *options: str) -> Any:
+    return _field(default, "one of " + ", ".join(options), lambda v: v in options)
+
+
+def group(what: str) -> Any:
+    return _field(
+        None, f"a Config of {what}", lambda v: isinstance(v, Config) and v.target is not None, "None"
+    )
+
+
+def part(kind: type[Config], what: str) -> Any:
+    return _field(kind, f"the settings of {what}", lambda v: isinstance(v, kind))
+
+
+class DataSettings(Config):
+    """`configs.data`: how batches are prepared."""
+
+    # Threads that prepare batches ahead of training; 0 prepares each batch when it is needed.
+    num_threads_per_worker: int = whole(0, least=0)
+
+
+class TrainSettings(Config):
+    """`configs.train`: how the model is trained."""
+
+    # Length. `num_steps` ends a run early, also within an epoch.
+    num_epochs: int = whole(10)
+    num_steps: int | None = whole(None)
+    # Samples of one rank in one backward pass, and backward passes in one step.
+    batch_size: int = whole(128)
+    num_batches_per_step: int = whole(1)
+    # Loss and optimizer.
+    criterion: Config | None = group("a loss")
+    optimizer: Config = group("an optimizer")
+    optimize_bn_separately: bool = flag(False)
+    clip_grad_norm: float | None = number(None)
+    # Memory format of images and weights; on CPUs and tensor cores, convolutions run fastest with channels last.
+    channels_last: bool = flag(False)
+    # Learning rate: scaled by ranks and passes, warmed up linearly, then scheduled by epochs or by steps.
+    scale_lr: bool = flag(True)
+    warmup_lr_epochs: float = number(0)
+    scheduler: Config | None = group("a schedule")
+    schedule_lr_per_epoch: bool = flag(True)
+    # Synchronization of gradients.
+    dgc: bool = flag(False)
+    compression: Config | str | None = _field(
         None,
-        f"a Config of {what}, or None",
-        lambda v: v is None or (isinstance(v, Config) and v.target is not None),
+        "the text of a method such as topk:0.01, or a Config such as Config(DGCCompressor, ...)",
+        lambda v: isinstance(v, str) or (isinstance(v, Config) and v.target is not None),
+        "None",
     )
-
-
-DATA = {
-    "num_threads_per_worker": whole(0, least=0),
-}
-"""Threads that prepare batches ahead of training; 0 prepares them in turn."""
-
-TRAIN = {
-    # Length. `num_steps` ends a run early, wherever in an epoch that is.
-    "num_epochs": whole(10),
-    "num_steps": whole(None, optional=True),
-    # Samples of one rank and backward pass, and backward passes of a step.
-    "batch_size": whole(128),
-    "num_batches_per_step": whole(1),
-    # What is optimised, and how.
-    "criterion": group("a loss"),
-    "optimizer": group("an optimizer"),
-    "optimize_bn_separately": flag(False),
-    "clip_grad_norm": number(None, optional=True),
-    # Pictures and weights with channels innermost, which convolutions on CPUs and tensor cores read fastest.
-    "channels_last": flag(False),
-    # Learning rate: scaled by ranks and passes, reached linearly, then scheduled by epochs or by steps.
-    "scale_lr": flag(True),
-    "warmup_lr_epochs": number(0),
-    "scheduler": group("a schedule"),
-    "schedule_lr_per_epoch": flag(True),
-    # Exchange of gradients.
-    "dgc": flag(False),
-    "compression": group("a compression, such as DGCCompressor"),
-    "engine": choice("ddp", "ddp", "reducer"),
-    # What is measured, kept and shown.
-    "metric": text("acc/test_top1"),
-    "topk": Field(
+    engine: str = choice("ddp", "ddp", "reducer")
+    # Evaluation, records and checkpoints.
+    metric: str = text("acc/test_top1")
+    topk: Sequence[int] = _field(
         [1, 5],
         "a list of whole numbers, such as [1, 5]",
         lambda v: isinstance(v, (list, tuple)) and bool(v) and all(_whole(k) and k > 0 for k in v),
-    ),
-    "evaluate_every": whole(1),
-    "log_every": whole(10),
-    "save_every_steps": whole(None, optional=True),
-    # Two checkpoints at least: of ranks that are killed while they save, some have the new one and some the one before.
-    "keep": whole(3, least=2),
-    "tensorboard": flag(None, optional=True),
-    "save_path": text(None, optional=True),
-}
-
-ROOT = {
-    "seed": whole(42, least=0),
-    "device": text("auto"),
-    "dataset": group("a data set"),
-    "model": group("a model"),
-}
+    )
+    evaluate_every: int = whole(1)
+    log_every: int = whole(10)
+    save_every_steps: int | None = whole(None)
+    # At least two: when ranks are killed while they save, some hold the new checkpoint and some only the one before.
+    keep: int = whole(3, least=2)
+    tensorboard: bool | None = flag(None)
+    save_path: str | None = text(None)
 
 
-class _Root(Config):
-    """The whole tree; `clear` restores its groups as well."""
+class Settings(Config):
+    """The whole tree. A `TrainConfig` guarantees that `dataset`, `model` and `train.optimizer` are set."""
 
-    def clear(self) -> None:
-        super().clear()
-        self.data = Config(_fields=DATA)
-        self.train = Config(_fields=TRAIN)
+    _root = "configs"
 
-
-def _declared(value: Any) -> bool:
-    return isinstance(value, Config) and value.target is None
-
-
-configs: Any = _Root(
-    _fields={
-        **ROOT,
-        "data": Field(None, "a Config with the settings of data loading", _declared),
-        "train": Field(None, "a Config with the settings of training", _declared),
-    }
-)
-"""The tree that config files fill in and the command line changes; one a process."""
-
-configs.__dict__["_path"] = "configs"
-configs.clear()
+    seed: int = whole(42, least=0)
+    device: str = text("auto")
+    dataset: Config = group("a data set")
+    model: Config = group("a model")
+    data: DataSettings = part(DataSettings, "data loading")
+    train: TrainSettings = part(TrainSettings, "training")

@@ -14,7 +14,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -78,6 +79,22 @@ def find(environment: Mapping[str, str] | None = None) -> World:
     return World()
 
 
+def current() -> World:
+    """The place of this process: in the process group if there is one, else as the launcher says.
+
+    The ranks of a group that no launcher's variables describe are taken to be on one machine.
+    """
+    import torch.distributed as dist
+
+    world = find()
+    if not dist.is_initialized():
+        return world
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if (rank, size) == (world.rank, world.size):
+        return world
+    return World(rank, size, rank, size, "torch.distributed")
+
+
 def _whole(env: Mapping[str, str], name: str) -> int:
     try:
         return int(env[name])
@@ -115,6 +132,25 @@ def leave(world: World) -> None:
     dist.destroy_process_group()
     if world.rank == 0:
         meeting_place().unlink(missing_ok=True)
+
+
+@contextmanager
+def joined(world: World, device: str) -> Iterator[None]:
+    """The ranks in a process group for the time of a run. A group that exists already is used, and not ended."""
+    import torch
+    import torch.distributed as dist
+
+    backend = "nccl" if device != "cpu" and torch.cuda.is_available() else "gloo"
+    started = join(world, backend)
+    try:
+        yield
+    except BaseException:
+        if started and backend == "gloo":
+            # The peers fail at once instead of waiting for this rank. (NCCL might wait for them here.)
+            dist.destroy_process_group()
+        raise
+    if started:
+        leave(world)
 
 
 def _store(world: World) -> Any:

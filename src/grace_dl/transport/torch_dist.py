@@ -17,6 +17,9 @@ from .base import Handle, Transport, disagreement
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
+_resolve: Any = c10d._resolve_process_group  # type: ignore[attr-defined]
+
+
 class TorchHandle(Handle):
     def __init__(self, work: Any, what: str) -> None:
         self._work = work
@@ -36,35 +39,52 @@ class TorchHandle(Handle):
 
 
 class TorchTransport(Transport):
-    """Collectives of a process group; further channels are groups of their own with the same ranks."""
+    """Collectives of a process group; further channels are groups of their own with the same ranks.
+
+    It keeps names of groups, not groups: a reference beyond `destroy_process_group` makes Gloo abort at exit.
+    """
 
     def __init__(self, group: Any = None) -> None:
-        everyone: Any = dist.group.WORLD
-        self._group = everyone if group is None else group
-        self.rank = dist.get_rank(self._group)
-        self.size = dist.get_world_size(self._group)
+        world: Any = dist.group.WORLD
+        found = world if group is None else group
+        self.rank = dist.get_rank(found)
+        self.size = dist.get_world_size(found)
         if self.rank < 0:
             raise LayoutError(
                 "this process is not a member of the process group it was given; "
                 "call it only on the group's own ranks."
             )
-        self._channels: list[Any] = [self._group]
+        self._names: list[str] = [found.group_name]
         self._agreements = 0
         # Objects are made in the same order on the ranks of a group, so that a count per rank names them.
-        label = f"grace/{self._group.group_name}"
+        label = f"grace/{found.group_name}"
         self._label = f"{label}/{self._store().add(f'{label}/count/{self.rank}', 1)}"
 
     def open(self, channels: int) -> None:
-        ranks = dist.get_process_group_ranks(self._group)
-        while len(self._channels) < channels:
-            self._channels.append(
-                dist.new_group(
-                    ranks,
-                    timeout=self._timeout(),
-                    use_local_synchronization=True,
-                    group_desc=f"grace channel {len(self._channels)}",
-                )
+        ranks = dist.get_process_group_ranks(self._group())
+        while len(self._names) < channels:
+            made = dist.new_group(
+                ranks,
+                timeout=self._timeout(),
+                use_local_synchronization=True,
+                group_desc=f"grace channel {len(self._names)}",
             )
+            self._names.append(made.group_name)
+
+    def close(self) -> None:
+        while len(self._names) > 1:
+            name = self._names.pop()
+            if dist.is_initialized():
+                dist.destroy_process_group(_resolve(name))
+
+    def _group(self, channel: int = 0) -> Any:
+        try:
+            return _resolve(self._names[channel])
+        except (RuntimeError, ValueError) as error:
+            raise PeerError(
+                f"the process group {self._names[channel]!r} has been destroyed; attach after init_process_group() and "
+                "train before destroy_process_group()."
+            ) from error
 
     def allreduce(self, tensor: Tensor, channel: int = 0) -> Handle:
         return self._start("all-reduce", dist.all_reduce, channel, tensor)
@@ -84,15 +104,16 @@ class TorchTransport(Transport):
         return self._start("all-to-all", dist.all_to_all_single, channel, out, tensor, *splits)
 
     def broadcast(self, tensor: Tensor, root: int, channel: int = 0) -> Handle:
-        source = dist.get_global_rank(self._channels[channel], root)
+        source = dist.get_global_rank(self._group(channel), root)
         return self._start("broadcast", dist.broadcast, channel, tensor, source)
 
     def barrier(self, channel: int = 0) -> Handle:
         return self._start("barrier", dist.barrier, channel)
 
     def _start(self, what: str, verb: Any, channel: int, *arguments: Any) -> Handle:
+        group = self._group(channel)
         try:
-            work = verb(*arguments, group=self._channels[channel], async_op=True)
+            work = verb(*arguments, group=group, async_op=True)
         except RuntimeError as error:
             raise PeerError(
                 f"{what} could not start: {error}. Another rank has probably ended; look at its log."
@@ -126,8 +147,9 @@ class TorchTransport(Transport):
         return c10d._get_default_store()
 
     def _timeout(self) -> datetime.timedelta:
-        for device in self._group._device_types:
-            options = getattr(self._group._get_backend(device), "options", None)
+        group = self._group()
+        for device in group._device_types:
+            options = getattr(group._get_backend(device), "options", None)
             if options is not None:
                 return options._timeout
         return c10d.default_pg_timeout

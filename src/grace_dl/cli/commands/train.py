@@ -15,8 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    config = training.config_of(arguments)
     if arguments.num_proc is None:
-        training.one_rank(arguments)
+        training.run_here(config)
     else:
-        training.several(arguments, arguments.num_proc)
+        training.run_local_workers(config, arguments.num_proc)
     return 0

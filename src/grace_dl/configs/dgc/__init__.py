@@ -1,6 +1,6 @@
 """Deep gradient compression at 0.1 %: momentum moves from the optimizer to the memory (Lin 2018)."""
 
-from grace_dl.dgc import DGCSGD, DGCCompressor, DGCSGDMemory
+from grace_dl.compat.dgc import DGCSGD, DGCCompressor, DGCSGDMemory
 from grace_dl.train import Config, configs, later
 
 configs.train.dgc = True

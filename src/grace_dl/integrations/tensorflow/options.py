@@ -28,6 +28,9 @@ DEFAULTS: dict[str, Any] = {
     "scale_local_gradients": True,
 }
 
+_OF_TAPES = ("scale_local_gradients",)
+"""Options that concern a tape alone, not the exchange."""
+
 _REASONS = {
     "use_locking": "it belongs to optimizers of TensorFlow 1",
     "device_dense": "the exchange happens where the gradients are",
@@ -92,6 +95,12 @@ class Shared(Protocol):
 def tape_handle(grace: Any, given: dict[str, Any]) -> TensorHandle:
     """The handle of a tape. A loop makes a tape every step, so that state must outlive it."""
     if isinstance(grace, TensorHandle):
+        extra = sorted(key for key, value in given.items() if value != DEFAULTS[key] and key not in _OF_TAPES)
+        if extra:
+            raise ConfigError(
+                f"{', '.join(extra)} must be known when the handle is made: grace_dl.tensorflow.handle(method, "
+                f"{extra[0]}=...); leave it out of the tape."
+            )
         return grace
     if not isinstance(grace, Shared):
         raise ConfigError(

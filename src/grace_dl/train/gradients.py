@@ -1,0 +1,146 @@
+"""Synchronization of gradients: through DDP, through the optimizer without DDP, or none for a single process."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ..algebra.base import Method
+from ..algebra.named import Named, build
+from ..algebra.text import as_method, carries_method
+from ..compat.dgc.compression import DGCCompressor
+from ..compat.dgc.optimizer import check_pair
+from ..errors import ConfigError
+from ..handle import Handle
+from ..integrations.attach import attach
+from ..telemetry import Stats
+from .schema import TrainSettings
+from .tree import Config
+from .world import World
+
+_BUFFERS = "forward_sync_buffers"
+"""DDP's option to copy running statistics from rank 0 at every step; releases before had another name for it."""
+if _BUFFERS not in inspect.signature(DistributedDataParallel.__init__).parameters:
+    _BUFFERS = "broadcast_buffers"
+
+
+def compression_of(setting: Config | str | None) -> Method | DGCCompressor | None:
+    """What `configs.train.compression` stands for: the text of a method, or a Config that builds one."""
+    built = setting() if isinstance(setting, Config) else setting
+    if built is None or isinstance(built, DGCCompressor):
+        return built
+    if isinstance(built, str) or carries_method(built):
+        return as_method(built)
+    raise ConfigError(
+        f"configs.train.compression is {built!r}, which is no method; give the text of one, such as topk:0.01, or "
+        "Config(DGCCompressor, ...)."
+    )
+
+
+class GradientSync:
+    """Synchronizes the gradients of a model, with `passes` backward passes in a step."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        train: TrainSettings,
+        seed: int,
+        world: World,
+    ) -> None:
+        self.model: nn.Module = model
+        self.passes = train.num_batches_per_step
+        self._handle: Handle | None = None
+        self._compression = compression_of(train.compression)
+        self._world, self._before = world, Stats()
+        self._dense = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+        method = _seeded(self._compression, seed)
+        if method is not None:
+            check_pair(optimizer, method)
+        if dist.is_initialized() and train.engine == "ddp":
+            # Running statistics stay each rank's own, and are averaged for an evaluation.
+            options: dict[str, Any] = {_BUFFERS: False}
+            self.model = DistributedDataParallel(model, **options)
+            if method is not None:
+                self._handle = attach(self.model, method)
+        elif dist.is_initialized() or method is not None:
+            if dist.is_initialized():
+                for tensor in model.state_dict().values():
+                    dist.broadcast(tensor, 0)
+            self._handle = attach(
+                optimizer,
+                method or build("none"),
+                named_parameters=model.named_parameters(),
+                backward_passes=self.passes,
+            )
+        if isinstance(self._compression, DGCCompressor) and self._handle is not None:
+            self._compression.serve(self._handle)
+
+    @contextlib.contextmanager
+    def backward_pass(self, number: int) -> Iterator[None]:
+        """The context of forward and backward pass `number`; the last pass of a step synchronizes."""
+        if isinstance(self.model, DistributedDataParallel) and number + 1 < self.passes:
+            with self.model.no_sync():
+                yield
+        else:
+            yield
+        if self._handle is None and number + 1 == self.passes:
+            # Plain DDP: a ring all-reduce of everything.
+            size = self._world.size
+            self._before.steps += 1
+            self._before.dense_bytes += self._dense
+            self._before.payload_bytes += self._dense if size > 1 else 0
+            self._before.leaving_bytes += 2 * self._dense * (size - 1) // size
+
+    @property
+    def stats(self) -> Stats:
+        """Totals of this rank since the run began, before a resume too."""
+        return self._before if self._handle is None else self._before + self._handle.stats()
+
+    @property
+    def skips_nonfinite(self) -> bool:
+        """Whether steps with gradients that are not finite are skipped, and counted in `stats.skipped`."""
+        return self._handle is not None
+
+    def epoch(self, epoch: int) -> None:
+        """Start an epoch; DGC's warm-up depends on it."""
+        if isinstance(self._compression, DGCCompressor) and not self._compression.warmup_steps:
+            self._compression.warmup_compress_ratio(epoch)
+
+    @property
+    def share(self) -> float | None:
+        """The share of elements sent now, for methods that have one."""
+        if isinstance(self._compression, DGCCompressor):
+            return self._compression.ratio
+        method = None if self._handle is None else self._handle.method
+        if not isinstance(method, Named) or "ratio" not in {p.name for p in method.info.parameters}:
+            return None
+        return float(method.get("ratio"))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "stats": asdict(self.stats),
+            "handle": None if self._handle is None else self._handle.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self._handle is not None:
+            self._handle.load_state_dict(state["handle"])
+        self._before = Stats(**state["stats"])
+
+
+def _seeded(compression: Method | DGCCompressor | None, seed: int) -> Method | None:
+    """The method with the run's seed, unless it has one of its own."""
+    if isinstance(compression, DGCCompressor):
+        return compression.method_with(seed=seed)
+    if isinstance(compression, Named) and not compression.get("seed"):
+        return compression.but(seed=seed)
+    return compression

@@ -1,0 +1,56 @@
+"""`Trainer(config).run()`: a run on this rank, whoever started it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from .config import TrainConfig
+from .events import Message, Report, format_metrics, ignore
+from .world import World, current, joined
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended. Metrics are those of all ranks, the rest is this rank's."""
+
+    metrics: dict[str, float]
+    """The last evaluation by name, such as `acc/test_top1`."""
+    best: float | None
+    """The best value of `configs.train.metric` so far."""
+    step: int
+    seconds: float
+    """Time spent in training steps, without evaluations and checkpoints."""
+    sent_bytes: int
+    """What this rank sent to others for its gradients."""
+    folder: Path
+
+
+class Trainer:
+    """Runs a config on this rank.
+
+    The ranks join as the launcher's environment says (torchrun, mpirun, horovodrun; none of them: one process alone). A process
+    group that exists already is used as it is. Every rank must run the same config.
+    """
+
+    def __init__(
+        self, config: TrainConfig, *, report: Report | None = None, world: World | None = None
+    ) -> None:
+        """`report` is called with the events of this rank; `world` replaces what the environment says."""
+        self.config, self.world = config, world
+        self.report = report or ignore
+
+    def run(self) -> TrainResult:
+        """Train to the end, from the newest checkpoint if there is one; or evaluate, if the config says so."""
+        from .loop import TrainingLoop
+
+        config, world = self.config, self.world or current()
+        folder = config.folder(world.size)
+        with joined(world, config.settings.device):
+            loop = TrainingLoop(config.settings, world, folder, self.report)
+            ranks = f"{world.size} rank{'s' if world.size > 1 else ''}"
+            self.report(Message(f"{folder}: {ranks}, {loop.device}"))
+            metrics = loop.evaluate_best() if config.evaluate_only else loop.run()
+            self.report(Message(format_metrics(metrics)))
+        sent = loop.gradients.stats.leaving_bytes
+        return TrainResult(metrics, loop.best, loop.step, loop.seconds, sent, folder)
