@@ -31,7 +31,9 @@ class Stats:
         return self.dense_bytes / self.payload_bytes if self.payload_bytes else float("nan")
 
     def __add__(self, other: Stats) -> Stats:
-        total = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in dataclasses.fields(self)[:-1]}
+        total = {
+            f.name: getattr(self, f.name) + getattr(other, f.name) for f in dataclasses.fields(self)[:-1]
+        }
         seconds = {part: self.seconds[part] + other.seconds[part] for part in self.seconds}
         return Stats(**total, seconds=seconds)
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from acpsgd_training import METHODS, Net, batch, build, train
 import acpsgd
+from acpsgd_training import METHODS, Net, batch, build, train
 from grace_dl.errors import ConfigError
 
 

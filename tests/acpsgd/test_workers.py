@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from acpsgd_training import METHODS, Net, batch, build, same, train, weights
 import acpsgd
+from acpsgd_training import METHODS, Net, batch, build, same, train, weights
 
 
 def replicas(rank, world, method, threshold):
