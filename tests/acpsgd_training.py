@@ -1,11 +1,11 @@
-"""A small network, its batches, and how the tests of `grace_dl.acpsgd` train it."""
+"""A small network, its batches, and how the tests of `acpsgd` train it."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-from grace_dl import acpsgd
+import acpsgd
 
 METHODS = ["acpsgd", "powersgd", "ssgd"]
 

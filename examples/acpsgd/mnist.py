@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from grace_dl import acpsgd
+import acpsgd
 from grace_dl.data import load_images
 
 

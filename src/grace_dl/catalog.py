@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from dataclasses import replace
 
 from . import methods as builtin
 from . import registry
@@ -73,10 +74,11 @@ def info(name: str) -> MethodInfo:
 
 
 def info_of(cls: type) -> MethodInfo:
-    """What is known of a compressor's class, registered or not."""
-    for method in registry.methods.values():
-        if method.cls is cls:
-            return method
+    """What is known of a compressor's class; of a subclass of a registered one, what is known of that."""
+    for base in cls.__mro__:
+        for method in registry.methods.values():
+            if method.cls is base:
+                return method if base is cls else replace(method, cls=cls)
     return registry.describe(cls.__name__, cls)
 
 

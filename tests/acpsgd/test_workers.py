@@ -1,4 +1,4 @@
-"""`grace_dl.acpsgd`: the optimizer on real workers."""
+"""`acpsgd`: the optimizer on real workers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+import acpsgd
 from acpsgd_training import METHODS, Net, batch, build, same, train, weights
-from grace_dl import acpsgd
 
 
 def replicas(rank, world, method, threshold):
@@ -141,8 +141,9 @@ def scaled(rank, world, method, tell):
         scaler.step(optimizer)
         scaler.update()
         history.append((scaler.get_scale(), torch.equal(before[0], weights(model)[0])))
-    state = optimizer.communicator.memory.state
-    clean = all(bool(t.isfinite().all()) for slots in state.values() for t in slots.values())
+    parts = optimizer.grace.state_dict()["parts"].values()
+    slots = [slots for part in parts for memory in part.values() for slots in memory.values()]
+    clean = all(bool(t.isfinite().all()) for of_name in slots for t in of_name.values())
     return weights(model), history, clean
 
 
@@ -197,7 +198,7 @@ def from_rank_zero(rank, world, method, way):
         acpsgd.broadcast_parameters(model.state_dict(), root_rank=0)
         acpsgd.broadcast_optimizer_state(optimizer, root_rank=0)
     train(model, optimizer, range(5, 15), rank)
-    return weights(model), [str(w.message) for w in caught if "worker" in str(w.message)]
+    return weights(model), [str(w.message) for w in caught if "residuals" in str(w.message)]
 
 
 @pytest.mark.parametrize("method", METHODS)

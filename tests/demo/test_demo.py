@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-from grace_dl.helper import grace_from_params
 from rich.console import Console
 
 from grace_dl.demo.plan import Run, Settings, runs

@@ -8,21 +8,22 @@ from typing import Any
 
 import pytest
 import torch
-from grace_dl.dgc import (
-    DGCSGD,
-    DGCCompressor,
-    DGCSGDMemory,
-    DistributedOptimizer,
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import grace_dl as grace
+from dgc.clip_grad import (
     clip_grad_norm_,
     clip_grad_norm_2_by_global_,
     clip_grad_value_,
     clip_grad_value_by_global_norm_,
 )
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-
+from dgc.compression import DGCCompressor
+from dgc.horovod.compression import Compression, Compressor
+from dgc.horovod.optimizer import DistributedOptimizer
+from dgc.memory import DGCSGDMemory, Memory
+from dgc.optim.sgd import DGCSGD
 from grace_dl.errors import ConfigError
-from grace_dl.key import Key
 
 README = [0.25, 0.063, 0.015, 0.004, 0.001]
 
@@ -80,18 +81,31 @@ def test_other_warm_ups() -> None:
 
 
 def test_warm_up_in_steps_follows_by_itself() -> None:
-    grc = DGCCompressor(0.01, warmup_epochs=2, warmup_coeff=[1.0, 0.1], warmup_steps=2).communicator()
-    sent = [int((grc.step(torch.randn(50, 50), "w") != 0).sum()) for _ in range(6)]
+    handle = grace.manual(DGCCompressor(0.01, warmup_epochs=2, warmup_coeff=[1.0, 0.1], warmup_steps=2))
+    sent = [int((handle.step(torch.randn(50, 50), "w") != 0).sum()) for _ in range(6)]
     assert sent[:2] == [2500, 2500]
     assert all(200 <= count <= 250 for count in sent[2:4])
     assert all(20 <= count <= 25 for count in sent[4:])
 
 
-def test_warm_up_follows_the_furthest_parameter() -> None:
-    compressor = DGCCompressor(0.01, warmup_epochs=2, warmup_coeff=[0.5, 0.1], warmup_steps=1)
-    for step in (1, 0):
-        compressor.advance(step)
-        assert compressor.ratio == 0.1
+def test_warm_up_by_epochs_moves_the_state_whole() -> None:
+    """The ratio changes under a handle that is attached; momentum and what was not sent go on."""
+    compression = DGCCompressor(
+        0.01, DGCSGDMemory(0.9, momentum_masking=False), warmup_epochs=2, warmup_coeff=[0.5, 0.1]
+    )
+    handle = grace.manual(compression)
+    ones, sent = torch.ones(50, 50), torch.zeros(50, 50)
+    counts = []
+    for epoch in range(4):
+        compression.warmup_compress_ratio(epoch)
+        result = handle.step(ones + torch.rand(50, 50) / 1000, "w")
+        sent += result
+        counts.append(int((result != 0).sum()))
+    assert counts[0] > counts[1] > counts[2] and counts[1] <= 250 and max(counts[2:]) <= 25
+    owed = handle.session.residual("w")
+    assert owed is not None
+    # Momentum 0.9: 1 + 1.9 + 2.71 + 3.439 of every unit has been accumulated.
+    assert torch.allclose(sent.view(-1) + owed, torch.full((2500,), 9.049), atol=0.02)
 
 
 # Selection ----------------------------------------------------------------------------------------------
@@ -100,11 +114,12 @@ def test_warm_up_follows_the_furthest_parameter() -> None:
 @pytest.mark.parametrize("ratio", [0.001, 0.01, 0.1])
 @pytest.mark.parametrize("resample", [True, False])
 def test_overshoot_is_trimmed_by_magnitude(ratio: float, resample: bool) -> None:
-    compressor = DGCCompressor(ratio, resample=resample)
     for seed in range(8):
+        handle = grace.manual(
+            DGCCompressor(ratio, DGCSGDMemory(0.0), resample=resample).method_with(seed=seed)
+        )
         x = torch.randn(100, 200, generator=torch.Generator().manual_seed(seed))
-        payload, ctx = compressor.encode(x, Key("w", seed=seed))
-        sent = compressor.decompress(payload, ctx).view(-1)
+        sent = handle.step(x, "w").view(-1)
         count = int((sent != 0).sum())
         assert 1 <= count <= ratio * x.numel() + 1
         if resample:
@@ -113,14 +128,9 @@ def test_overshoot_is_trimmed_by_magnitude(ratio: float, resample: bool) -> None
         assert set(sent.nonzero().view(-1).tolist()) == set(largest.tolist())
 
 
-def test_half_precision_values_take_half_the_bytes() -> None:
-    full, half = (
-        DGCCompressor(0.01, fp16_values=fp16).spec(100_000, torch.float32) for fp16 in (False, True)
-    )
-    assert full[0] == (torch.float32, 1000) and half[0] == (torch.float16, 1000)
-    assert full[1:] == half[1:]
-    index_bits = 8 * full[1][1] / 1000
-    assert index_bits < 9
+def test_ratios_above_one_and_small_samples_are_understood_as_in_dgc() -> None:
+    assert DGCCompressor(1000).base_compress_ratio == 0.001
+    assert DGCCompressor(0.1, sample_ratio=0.0001).sample_ratio == 0.01
 
 
 def test_initialize_chooses_what_is_compressed() -> None:
@@ -140,6 +150,16 @@ def test_bad_arguments_are_refused() -> None:
     weight = nn.Parameter(torch.zeros(3))
     with pytest.raises(ConfigError, match="DGCSGDMemory"):
         DGCCompressor(memory="dgc")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="error feedback"):
+        DGCCompressor(memory=Memory())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="compress_ratio=0"):
+        DGCCompressor(0)
+    with pytest.raises(ConfigError, match="compress_lower_bound"):
+        DGCCompressor(0.1, compress_lower_bound=2)
+    with pytest.raises(ConfigError, match=r"grace\.custom"):
+        DistributedOptimizer(DGCSGD([weight], lr=1), [("w", weight)], Compressor())
+    with pytest.raises(TypeError, match="lr"):
+        DGCSGD([weight])
     with pytest.raises(ConfigError, match="'w'"):
         DGCCompressor().initialize([("w", weight), ("w", nn.Parameter(torch.zeros(2)))])
     with pytest.raises(ConfigError, match="pair"):
@@ -210,7 +230,9 @@ def test_optimizer_and_memory_must_agree() -> None:
     with pytest.raises(ConfigError, match=r"momentum=0\.5"):
         DistributedOptimizer(optimizer, [("w", weight)], DGCCompressor(memory=DGCSGDMemory(0.9)))
     with pytest.warns(UserWarning, match="on top of"):
-        DistributedOptimizer(torch.optim.SGD([weight], lr=0.1, momentum=0.9), [("w", weight)])
+        DistributedOptimizer(
+            torch.optim.SGD([weight], lr=0.1, momentum=0.9), [("w", weight)], DGCCompressor()
+        )
 
 
 # Clipping -----------------------------------------------------------------------------------------------
@@ -236,18 +258,19 @@ def test_clipping_returns_the_gradient() -> None:
 )
 def test_clipping_inside_the_memory(clipping: Any) -> None:
     memory = DGCSGDMemory(0.0, gradient_clipping=clipping)
-    grc = DGCCompressor(0.5, memory).communicator()
+    handle = grace.manual(DGCCompressor(0.5, memory))
     gradient = torch.randn(40, 40)
     before = gradient.clone()
-    result = grc.step(gradient, "w")
+    result = handle.step(gradient, "w")
     assert torch.equal(gradient, before)
     expected = (
         before.clamp(-0.1, 0.1)
         if getattr(clipping, "keywords", {}).get("clip_value")
         else before * 2 / before.norm()
     )
-    residual = memory.state["w"]["v"]
-    assert torch.allclose(result + residual, expected, atol=1e-6)
+    residual = handle.session.residual("w")
+    assert residual is not None
+    assert torch.allclose(result + residual.view_as(result), expected, atol=1e-6)
 
 
 def test_clipping_that_exchanges_is_refused_in_the_memory() -> None:
@@ -282,7 +305,7 @@ def both_engines(rank: int, world: int) -> dict[str, Any]:
 
     model = network()
     ddp = DistributedDataParallel(model)
-    handle = compression().communicator().attach(ddp)
+    handle = grace.attach(ddp, compression())
     through_ddp = train(model, DGCSGD(model.parameters(), **settings), 8, ddp, seed=rank)
 
     model = network()
@@ -324,12 +347,82 @@ def test_through_ddp_and_without(launch: Any) -> None:
 
 
 def test_state_goes_on_where_it_was() -> None:
-    def step(grc: Any, seed: int) -> torch.Tensor:
-        return grc.step(torch.randn(60, 60, generator=torch.Generator().manual_seed(seed)), "w")
+    def step(handle: Any, seed: int) -> torch.Tensor:
+        return handle.step(torch.randn(60, 60, generator=torch.Generator().manual_seed(seed)), "w")
 
-    first = DGCCompressor(0.01).communicator(seed=5)
+    first = grace.manual(DGCCompressor(0.01).method_with(seed=5))
     for seed in range(3):
         step(first, seed)
-    second = DGCCompressor(0.01).communicator(seed=5)
+    second = grace.manual(DGCCompressor(0.01).method_with(seed=5))
     second.load_state_dict(first.state_dict())
     assert torch.equal(step(first, 9), step(second, 9))
+
+
+# Lines of DGC's own scripts ------------------------------------------------------------------------------
+
+
+def test_the_training_script_of_dgc(tmp_path: Any) -> None:
+    """The lines of DGC's train.py, checkpoints included; a run that goes on is the run that did not stop."""
+
+    def build() -> tuple[nn.Module, Any, DGCCompressor]:
+        model = network()
+        memory = DGCSGDMemory(momentum=0.9)
+        compression = DGCCompressor(0.05, memory=memory, sample_ratio=1.0, warmup_epochs=2)
+        compression.memory.initialize(model.named_parameters())
+        compression.initialize([(name, p) for name, p in model.named_parameters() if p.dim() > 1])
+        optimizer = DGCSGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+        optimizer = DistributedOptimizer(
+            optimizer,
+            named_parameters=model.named_parameters(),
+            compression=compression,
+            backward_passes_per_step=1,
+        )
+        return model, optimizer, compression
+
+    model, optimizer, compression = build()
+    for epoch in range(2):
+        compression.warmup_compress_ratio(epoch)
+        train(model, optimizer, 3, seed=epoch)
+    saved = (model.state_dict(), optimizer.state_dict(), compression.memory.state_dict())
+    torch.save(saved, tmp_path / "e1.pth")
+    assert set(saved[2]) == {"momentums", "velocities"}
+    assert set(saved[2]["momentums"]) == {name for name, _ in model.named_parameters()}
+
+    again, second, other = build()
+    weights, states, memories = torch.load(tmp_path / "e1.pth")
+    again.load_state_dict(weights)
+    second.load_state_dict(states)
+    other.memory.load_state_dict(memories)
+    for run, of_run, ratio in ((model, optimizer, compression), (again, second, other)):
+        ratio.warmup_compress_ratio(2)
+        train(run, of_run, 3, seed=2)
+    for one, two in zip(model.parameters(), again.parameters()):
+        assert torch.allclose(one, two, atol=1e-6)
+
+
+def test_the_memory_says_whose_state_it_holds() -> None:
+    with pytest.raises(ConfigError, match="serves 0 optimizers"):
+        DGCSGDMemory().state_dict()
+
+
+def test_without_dgc() -> None:
+    """`Compression.none()`, which is also the default: plain averaging, the optimizer's own momentum."""
+    runs = []
+    for compression in (None, Compression.none, Compression.none(), Compression.fp16):
+        model = network()
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        if compression is None:
+            optimizer = DistributedOptimizer(optimizer, model.named_parameters())
+        else:
+            optimizer = DistributedOptimizer(optimizer, model.named_parameters(), compression=compression)
+        runs.append(train(model, optimizer, 3))
+        assert optimizer.grace.stats().steps == 3
+    plain = network()
+    expected = train(plain, torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9), 3)
+    assert all(torch.allclose(run, expected, atol=1e-6) for run in runs[:3])
+    assert torch.allclose(runs[3], expected, atol=1e-3)
+
+
+def test_learning_rates_of_groups() -> None:
+    optimizer = DGCSGD([{"params": [nn.Parameter(torch.zeros(3))], "lr": 0.5}])
+    assert optimizer.param_groups[0]["lr"] == 0.5

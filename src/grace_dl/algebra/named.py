@@ -232,4 +232,14 @@ def write(value: Any) -> str:
     """A value of a setting as the text form has it."""
     if isinstance(value, tuple):
         return f"[{','.join(map(write, value))}]"
+    if callable(value):
+        return _function(value)
     return value if isinstance(value, str) else repr(value)
+
+
+def _function(value: Any) -> str:
+    """A function's name, the same in every process."""
+    if isinstance(value, functools.partial):
+        given = [*map(write, value.args), *(f"{key}={write(part)}" for key, part in value.keywords.items())]
+        return f"{_function(value.func)}({', '.join(given)})"
+    return str(getattr(value, "__qualname__", type(value).__qualname__))

@@ -7,8 +7,6 @@ from typing import Any
 
 from ..algebra.named import Named, build
 from ..algebra.text import parse
-from ..compat.params import method_from_params
-from ..errors import ConfigError
 from .selection import DDP
 
 _DGC_FILE = "configs/dgc/wm0.py"
@@ -29,36 +27,30 @@ def files_and_overrides(method: str) -> tuple[list[str], dict[str, Any]]:
     """Config files to add to those of a task, and overrides, that make training use a method.
 
     >>> files_and_overrides("powersgd:2")
-    (['configs/grace.py'], {'train.compression.compressor': 'powersgd', 'train.compression.rank': 2})
+    (['configs/grace.py'], {'train.compression': 'powersgd:2'})
     """
     if method == DDP:
         return [], {}
     parsed = parse(method)
-    if not isinstance(parsed, Named):
-        raise ConfigError(
-            f"{method}: accuracy studies train single methods, not compositions; name one of them."
-        )
+    if not isinstance(parsed, Named) or parsed.name != "dgc":
+        return ["configs/grace.py"], {"train.compression": str(parsed)}
     settings = {p.name: parsed.get(p.name) for p in parsed.info.parameters[:1]} | dict(parsed.settings)
-    if parsed.name == "dgc":
-        paths = {name: _DGC_PATHS.get(name, f"compression.{name}") for name in settings}
-        return [_DGC_FILE], {f"train.{paths[name]}": _plain(value) for name, value in settings.items()}
-    named = {"compressor": parsed.name, **settings}
-    return ["configs/grace.py"], {f"train.compression.{name}": _plain(v) for name, v in named.items()}
+    paths = {name: _DGC_PATHS.get(name, f"compression.{name}") for name in settings}
+    return [_DGC_FILE], {f"train.{paths[name]}": _plain(value) for name, value in settings.items()}
 
 
 def method_in(configs: Mapping[str, Any], epoch_steps: int) -> str:
     """The text of the method that a saved config trains with. `epoch_steps`: the steps of an epoch.
 
-    >>> tree = {"()": "grace_dl.train.gradients.grace", "compressor": "topk", "ratio": 0.1}
-    >>> method_in({"train": {"compression": tree}}, epoch_steps=100)
+    >>> method_in({"train": {"compression": "topk:0.1"}}, epoch_steps=100)
     'topk:0.1'
     """
     compression = configs["train"]["compression"]
     if compression is None:
         return DDP
+    if isinstance(compression, str):
+        return str(parse(compression))
     settings = {name: value for name, value in compression.items() if name != "()"}
-    if "compressor" in settings:
-        return str(method_from_params(settings))
     target = compression["()"].rpartition(".")[2]
     if target == "DGCCompressor":
         return str(_dgc(settings, epoch_steps))

@@ -13,7 +13,17 @@ from ..compressor.base import Compressor, Payload
 from ..errors import PayloadError
 from ..pipeline.bucket import Bucket
 from ..pipeline.driver import Program
-from ..pipeline.frame import FAILED, NONFINITE, UNUSED, USED, FixedFrame, check_flags, pack, unpack
+from ..pipeline.frame import (
+    FAILED,
+    NONFINITE,
+    UNUSED,
+    USED,
+    FixedFrame,
+    check_flags,
+    pack,
+    shaped_like,
+    unpack,
+)
 from ..pipeline.request import Gather, Request, Verdict
 from .base import Communicator, Plan
 from .transaction import BucketTransaction, peer_errors
@@ -141,7 +151,9 @@ class Allgather(Communicator):
             of_rank, payload = unpack(part[:length], len(bucket.segments), rank)
             check_flags(of_rank, rank)
             flags.append(of_rank)
-            payloads.append(payload)
+            payloads.append(
+                [parts if own is None else shaped_like(parts, own) for parts, own in zip(payload, outs)]
+            )
         self._check_dense(bucket, plan, flags, payloads)
         return flags, payloads
 

@@ -120,6 +120,24 @@ def unpack(frame: Tensor, segments: int, rank: int) -> tuple[list[int], list[Pay
     return flags, payloads
 
 
+def shaped_like(payload: Payload, own: Sequence[Tensor]) -> Payload:
+    """A peer's flat tensors in the shapes of this rank's own; the first dimension may differ.
+
+    >>> [tuple(part.shape) for part in shaped_like([torch.ones(6), torch.ones(1)], [torch.ones(2, 3), torch.tensor(1)])]
+    [(2, 3), ()]
+    """
+    if len(payload) != len(own):
+        return payload
+    return [_shaped(part, mine.shape) for part, mine in zip(payload, own)]
+
+
+def _shaped(part: Tensor, shape: torch.Size) -> Tensor:
+    if part.numel() == math.prod(shape):
+        return part.view(shape)
+    row = math.prod(shape[1:])
+    return part.view(-1, *shape[1:]) if row and part.numel() % row == 0 else part
+
+
 def check_flags(flags: Sequence[int], rank: int) -> None:
     """Refuse flags that no rank sends."""
     for flag in (min(flags, default=USED), max(flags, default=USED)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..transport.base import All, Handle, Transport
+from ..transport.base import All, Done, Handle, Transport
 
 
 @dataclass(slots=True)
@@ -87,6 +87,19 @@ class Swap:
 
 
 @dataclass(slots=True)
+class External:
+    """Counts an exchange that a user's own code has run."""
+
+    payload_bytes: int
+
+    def issue(self, transport: Transport, channel: int) -> Handle:
+        return Done()
+
+    def leaving_bytes(self, size: int) -> int:
+        return self.payload_bytes if size > 1 else 0
+
+
+@dataclass(slots=True)
 class Verdict:
     """All rounds are over. The answer to it is whether every bucket of the step was finite on every rank."""
 
@@ -94,4 +107,4 @@ class Verdict:
     errors: list[Exception] = field(default_factory=list)
 
 
-Request = Sum | Gather | Spread | Swap
+Request = Sum | Gather | Spread | Swap | External

@@ -1,4 +1,4 @@
-"""The original GRACE's names for Horovod with TensorFlow 2 and Keras.
+"""The original GRACE's names for Horovod with TensorFlow 2 and Keras: compressors, memories, communicators and `helper`.
 
 Importing this package, or anything below it, lets `DistributedOptimizer` and `DistributedGradientTape` of
 `horovod.tensorflow`, `horovod.tensorflow.keras` and `horovod.keras` accept the keyword `grace`; a call without it behaves as
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..compat.bases import Compressor, Memory
+from ..compat.communicators import Communicator
 from ..integrations import horovod_patch
 
 if TYPE_CHECKING:
@@ -32,4 +34,4 @@ def handle(method: Any, **options: Any) -> TensorHandle:
     return handle_for(method, options)
 
 
-__all__ = ["disable", "enable", "enabled", "handle"]
+__all__ = ["Communicator", "Compressor", "Memory", "disable", "enable", "enabled", "handle"]

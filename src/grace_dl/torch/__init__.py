@@ -1,9 +1,11 @@
-"""The original GRACE's names for Horovod with PyTorch.
+"""The original GRACE's names for Horovod with PyTorch: compressors, memories, communicators and `helper`.
 
 Importing this package, or anything below it, lets `horovod.torch.DistributedOptimizer` accept the keyword `grace`; a call
 without it behaves as before, and `disable()` takes the keyword out again.
 """
 
+from ..compat.bases import Compressor, Memory
+from ..compat.communicators import Communicator
 from ..integrations import horovod_patch
 
 enable, disable, enabled = (
@@ -13,4 +15,4 @@ enable, disable, enabled = (
 )
 enable()
 
-__all__ = ["disable", "enable", "enabled"]
+__all__ = ["Communicator", "Compressor", "Memory", "disable", "enable", "enabled"]

@@ -1,6 +1,6 @@
-"""ACP-SGD used like Horovod, over `torch.distributed`: started by `torchrun`, or alone.
+"""ACP-SGD used like Horovod, over `torch.distributed`: started by `torchrun`, or alone. Imported as `acpsgd`.
 
-    from grace_dl import acpsgd
+    import acpsgd
 
     acpsgd.init()
     optimizer = acpsgd.DistributedOptimizer(optimizer, model.named_parameters(), rank=4)
@@ -13,11 +13,12 @@ compare fairly.
 from __future__ import annotations
 
 from .broadcast import broadcast_optimizer_state, broadcast_parameters
-from .optimizer import METHODS, DistributedOptimizer
+from .optimizer import METHODS, THRESHOLD, DistributedOptimizer
 from .world import allreduce, init, is_initialized, local_rank, rank, shutdown, size
 
 __all__ = [
     "METHODS",
+    "THRESHOLD",
     "DistributedOptimizer",
     "allreduce",
     "broadcast_optimizer_state",

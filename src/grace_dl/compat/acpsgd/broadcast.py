@@ -9,23 +9,25 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..errors import ConfigError
+from ...errors import ConfigError
+from ...handle import Handle
+from ...integrations.checkpoint import with_residuals, without_residuals
 from . import world
-from .optimizer import _Distributed
-from .state import foreign, with_residuals
 
 
 def broadcast_parameters(
-    parameters: Mapping[str, Any] | Iterable[tuple[str, Tensor]], root_rank: int = 0
+    params: Mapping[str, Any] | Iterable[tuple[str, Tensor]] | Iterable[Tensor], root_rank: int = 0
 ) -> None:
-    """Overwrite tensors by those of `root_rank`: `model.state_dict()` or `model.named_parameters()`."""
+    """Overwrite tensors by those of `root_rank`: `model.state_dict()`, `model.named_parameters()` or a list of tensors."""
     _check_root(root_rank)
-    pairs = list(parameters.items() if isinstance(parameters, Mapping) else parameters)
-    if any(not (isinstance(pair, tuple) and len(pair) == 2) for pair in pairs):
-        raise ConfigError(
-            "broadcast_parameters takes model.state_dict() or model.named_parameters(): names with tensors."
-        )
-    for _, value in pairs:
+    items = list(params.values() if isinstance(params, Mapping) else params)
+    for item in items:
+        value = item[1] if isinstance(item, tuple) and len(item) == 2 else item
+        if not isinstance(params, Mapping) and not isinstance(value, Tensor):
+            raise ConfigError(
+                f"broadcast_parameters found {type(item).__name__}; pass model.state_dict(), model.named_parameters() or a "
+                "list of tensors."
+            )
         if isinstance(value, Tensor):
             _broadcast_(value.data, root_rank)
 
@@ -42,13 +44,12 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
     sent = _share(plain, root_rank)
     if world.rank() != root_rank:
         optimizer.load_state_dict(sent)
-    if isinstance(optimizer, _Distributed):
-        communicator = optimizer.communicator
-        here = (communicator.transport.rank, communicator.transport.size)
-        own = communicator.state_dict()
-        shared = _share(foreign(own, *here), root_rank)
+    handle = getattr(optimizer, "grace", None)
+    if isinstance(handle, Handle):
+        transport, own = handle.session.transport, handle.state_dict()
+        shared = _share(without_residuals(own, transport.rank, transport.size), root_rank)
         if world.rank() != root_rank:
-            communicator.load_state_dict(with_residuals({**shared, "rank": here[0]}, own))
+            handle.load_state_dict(with_residuals({**shared, "rank": transport.rank}, own))
 
 
 def _share(value: Any, root: int) -> Any:

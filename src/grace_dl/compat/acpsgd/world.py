@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..errors import ConfigError
+from ...errors import ConfigError
 
 _ours = False
 _initialized = False
@@ -62,9 +62,11 @@ def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", 0))
 
 
-def allreduce(tensor: Tensor, average: bool = True, name: str | None = None) -> Tensor:
+def allreduce(tensor: Tensor, name: str | None = None, *, average: bool = True) -> Tensor:
     """The average (or sum) of a tensor over workers, uncompressed: for metrics. All workers call it in one order."""
     _check()
+    if isinstance(name, bool):
+        raise ConfigError(f"allreduce(tensor, {name}): the second argument is a name; write average={name}.")
     result = tensor.detach().clone(memory_format=torch.contiguous_format)
     if size() > 1:
         dist.all_reduce(result)
@@ -75,4 +77,4 @@ def allreduce(tensor: Tensor, average: bool = True, name: str | None = None) -> 
 
 def _check() -> None:
     if not (_initialized or dist.is_initialized()):
-        raise ConfigError("workers have not met yet; call grace_dl.acpsgd.init() first.")
+        raise ConfigError("workers have not met yet; call acpsgd.init() first.")

@@ -1,12 +1,12 @@
 """Deep gradient compression as a system: compressor, memory, optimizer, clipping and warm-up (Lin 2018, ICLR).
 
-Names and parameters are those of the authors' code, on the one implementation of the method that everything here uses:
+Imported as `dgc`, with the modules, names and parameters of the authors' code, over the method `grace.dgc`:
 
     memory = DGCSGDMemory(momentum=0.9)
     compression = DGCCompressor(0.001, memory=memory, warmup_epochs=5)
     optimizer = DGCSGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
 
-Then either `compression.communicator().attach(ddp_model)`, or without DDP (alone, under torch.distributed or Horovod)
+Then either `grace.attach(ddp_model, compression)`, or without DDP (alone, under torch.distributed or Horovod)
 `optimizer = DistributedOptimizer(optimizer, model.named_parameters(), compression)`.
 """
 

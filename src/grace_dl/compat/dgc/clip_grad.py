@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from ..errors import ConfigError
-from ..transport import detect
+from ...errors import ConfigError
+from ...transport import detect
 
 
 def clip_grad_norm_(grad: Tensor, max_norm: float, norm_type: float = 2.0) -> Tensor:

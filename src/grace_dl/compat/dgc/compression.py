@@ -1,23 +1,32 @@
-"""`DGCCompressor`: the core's DGC under the name, defaults and methods that DGC's users know."""
+"""`DGCCompressor`: the method `grace.dgc` under the name, defaults and functions that DGC's users know."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import glob
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from ..communicator.allgather import Allgather
-from ..compressor.dgc import DgcCompressor
-from ..errors import ConfigError
-from ..kernels.wire import selected
-from ..memory.base import Memory
-from ..pipeline.bucket import Bucket, Segment
-from ..registry import DENSE_BELOW
-from ..transport import Transport
+from ...algebra.base import Method, Single
+from ...algebra.compose import by_parameter
+from ...algebra.named import build
+from ...errors import ConfigError
+from ...handle import Handle
+from ...kernels.wire import selected
+from ...methods.dgc import WARMUP, warmup_ratios
+from ...settings import number, whole
 from .memory import DGCSGDMemory, unique
+
+LEAST_SAMPLE = 0.01
+"""DGC looks at no smaller share of the elements, whatever `sample_ratio` says."""
+
+_SETTINGS = (
+    *("sample_ratio", "strided_sample", "compress_upper_bound", "compress_lower_bound"),
+    *("max_adaptation_iters", "resample", "fp16_values", "int32_indices"),
+)
+"""Settings that the method has by the same names."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +39,11 @@ class Attributes:
     """Elements that are sent at the present ratio."""
 
 
-class DGCCompressor(DgcCompressor):
-    """Deep gradient compression; settings as `grace_dl.compressor.dgc.DgcCompressor` explains them.
+class DGCCompressor:
+    """Settings of deep gradient compression, as `grace.dgc` explains them; `method` is what `grace.attach` takes.
 
-    compress_ratio: 0.001 by default, as in the paper. memory: a `DGCSGDMemory`, one with momentum 0.9 if not given.
+    compress_ratio: 0.001 by default, as in the paper; above 1 it is the number of elements of which one is sent. memory: a
+    `DGCSGDMemory`, one with momentum 0.9 if not given.
     warmup_epochs: -1 or 0 for none. warmup_coeff: None leads from 0.25 to the ratio in equal factors; a number is the factor
     from stage to stage; a list gives the ratios (never below compress_ratio).
     warmup_steps: length of a warm-up stage in steps; then nothing needs to be called.
@@ -46,7 +56,7 @@ class DGCCompressor(DgcCompressor):
     def __init__(
         self,
         compress_ratio: float = 0.001,
-        memory: Memory | None = None,
+        memory: DGCSGDMemory | None = None,
         sample_ratio: float = 0.01,
         strided_sample: bool = True,
         compress_upper_bound: float = 1.3,
@@ -59,80 +69,137 @@ class DGCCompressor(DgcCompressor):
         warmup_coeff: float | Sequence[float] | None = None,
         warmup_steps: int = 0,
     ) -> None:
-        if memory is not None and not isinstance(memory, Memory):
+        if memory is not None and not isinstance(memory, DGCSGDMemory):
             raise ConfigError(
-                f"memory={memory!r} is no memory object; pass DGCSGDMemory(momentum=0.9), or leave it out."
+                f"memory={memory!r} is no DGCSGDMemory: without its error feedback DGC does not converge. Pass "
+                "DGCSGDMemory(momentum=0.9), or leave it out."
             )
-        self._memory = DGCSGDMemory() if memory is None else memory
-        self._furthest = 0
-        super().__init__(
-            compress_ratio,
-            sample_ratio,
-            strided_sample,
-            compress_upper_bound,
-            compress_lower_bound,
-            max_adaptation_iters,
-            resample,
-            fp16_values,
-            int32_indices,
-            max(0, warmup_epochs) if isinstance(warmup_epochs, int) else warmup_epochs,
-            warmup_coeff,
-            warmup_steps,
+        self.memory = DGCSGDMemory() if memory is None else memory
+        self.base_compress_ratio = self.ratio = _ratio(compress_ratio)
+        self.sample_ratio = min(
+            1.0, max(LEAST_SAMPLE, number("sample_ratio", sample_ratio, "a share of the elements"))
         )
-        self._named: dict[str, Tensor] | None = None
-
-    @property
-    def memory(self) -> Memory:
-        """The memory that goes with this compressor."""
-        return self._memory
+        self.strided_sample, self.resample = strided_sample, resample
+        self.compress_upper_bound, self.compress_lower_bound = compress_upper_bound, compress_lower_bound
+        self.max_adaptation_iters = max_adaptation_iters
+        self.fp16_values, self.int32_indices = fp16_values, int32_indices
+        self.warmup_epochs = max(
+            0, whole("warmup_epochs", warmup_epochs, "epochs of warm-up; 0 for none", least=-1)
+        )
+        self.warmup_coeff = warmup_coeff
+        self.warmup_steps = whole(
+            "warmup_steps", warmup_steps, "the length of a warm-up stage in steps", least=0
+        )
+        self.warmup_ratios = self._warmup()
+        self._chosen: dict[str, Any] | None = None
+        self.warmup_compress_ratio(0)
+        for _ in self.method.parts():  # wrong settings are rejected here
+            pass
 
     def _warmup(self) -> list[float]:
-        if isinstance(self.warmup_coeff, list):
-            return [max(ratio, self.compress_ratio) for ratio in super()._warmup()]
-        if self.warmup_coeff is None and self.warmup_epochs > 1:
+        ratio, stages = self.base_compress_ratio, self.warmup_epochs
+        if not stages:
+            return []
+        if self.warmup_coeff is None and stages > 1:
             # As the paper does: a quarter in the first stage, the final ratio already in the last.
-            first = max(0.25, self.compress_ratio)
-            factor = (self.compress_ratio / first) ** (1 / (self.warmup_epochs - 1))
-            return [max(first * factor**stage, self.compress_ratio) for stage in range(self.warmup_epochs)]
-        return super()._warmup()
+            first = max(WARMUP, ratio)
+            factor = (ratio / first) ** (1 / (stages - 1))
+            return [max(first * factor**stage, ratio) for stage in range(stages)]
+        return [max(share, ratio) for share in warmup_ratios(ratio, stages, self.warmup_coeff)]
+
+    # The method ---------------------------------------------------------------------------------------
+
+    @property
+    def method(self) -> Method:
+        """What is attached: it follows `warmup_compress_ratio`, or the number of steps."""
+        return self.method_with()
+
+    def method_with(self, *, seed: int = 0) -> Method:
+        """`method` with another seed of its random draws."""
+        if not self.warmup_epochs:
+            return self._at(self.base_compress_ratio, seed)
+        if not self.warmup_steps:
+            return ByEpoch(self, seed)
+        stages = {"warmup_stages": self.warmup_epochs, "warmup_steps": self.warmup_steps}
+        return self._at(self.base_compress_ratio, seed, warmup_coeff=self.warmup_ratios, **stages)
+
+    def _at(self, ratio: float, seed: int, **warmup: Any) -> Method:
+        own = {name: getattr(self, name) for name in _SETTINGS}
+        settings = {**own, **self.memory.settings, "seed": seed}
+        compressed = build("dgc", ratio=ratio, **settings, **warmup)
+        if self._chosen is None:
+            return compressed
+        rules: dict[str, Method] = {glob.escape(name): compressed for name in self._chosen}
+        return by_parameter(rules, default=build("dgc", ratio=1.0, **settings))
 
     # As DGC's users call it ---------------------------------------------------------------------------
 
-    def initialize(self, named_parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Compress these parameters only (of them the matrices and convolutions); all others travel dense."""
-        self._named = unique(named_parameters)
+    @property
+    def compress_ratio(self) -> float:
+        """The share of elements sent at present."""
+        return self.ratio
+
+    def warmup_compress_ratio(self, epoch: int) -> float:
+        """An epoch begins: use its ratio from the next step on. All ranks call it between the same steps."""
+        within = 0 <= epoch < len(self.warmup_ratios)
+        self.ratio = self.warmup_ratios[epoch] if within else self.base_compress_ratio
+        return self.ratio
+
+    def initialize(self, named_parameters: Iterable[tuple[str, Any]]) -> None:
+        """Compress these parameters only (of them the matrices and convolutions); all others travel dense.
+
+        Call it before the compressor is attached.
+        """
+        self._chosen = unique(named_parameters)
 
     @property
     def attributes(self) -> dict[str, Attributes]:
         """Size and number of sent elements of each parameter that `initialize` was given."""
+        sizes = {
+            name: (p.numel(), p.shape) if isinstance(p, torch.Tensor) else (p[0], torch.Size(p[1]))
+            for name, p in (self._chosen or {}).items()
+        }
         return {
-            name: Attributes(p.numel(), p.shape, selected(self.ratio, p.numel()))
-            for name, p in (self._named or {}).items()
+            name: Attributes(numel, shape, selected(self.ratio, numel))
+            for name, (numel, shape) in sizes.items()
         }
 
-    def covers(self, name: str) -> bool:
-        """Whether a parameter is among those to be compressed."""
-        return self._named is None or name in self._named
+    def serve(self, handle: Handle) -> None:
+        """Let `memory.state_dict()` read the state of this handle."""
+        self.memory.serve(handle)
 
-    def advance(self, step: int) -> None:
-        # Buckets that were unused for a while lag in steps; the warm-up follows the furthest.
-        self._furthest = max(self._furthest, step)
-        super().advance(self._furthest)
-
-    def communicator(
-        self, *, seed: int = 0, dense_below: int = DENSE_BELOW, transport: Transport | None = None
-    ) -> DGCAllgather:
-        """This compressor and its memory, ready to `attach` to a DDP model or an optimizer."""
-        return DGCAllgather(self, self._memory, seed=seed, dense_below=dense_below, transport=transport)
+    def __repr__(self) -> str:
+        return f"DGCCompressor({self.base_compress_ratio!r}, {self.memory!r})"
 
 
-class DGCAllgather(Allgather):
-    """All-gather that leaves parameters uncompressed which `DGCCompressor.initialize` was not given."""
+class ByEpoch(Method):
+    """The method of a compressor whose warm-up goes by epochs; between two ratios all state is moved as it is."""
 
-    def _is_dense(self, segment: Segment, bucket: Bucket) -> bool:
-        dense = super()._is_dense(segment, bucket)
-        return dense or not covers(self.compressor, segment.name)
+    def __init__(self, compression: DGCCompressor, seed: int) -> None:
+        self._compression = compression
+        ratios = dict.fromkeys((*compression.warmup_ratios, compression.base_compress_ratio))
+        self._methods = {ratio: compression._at(ratio, seed) for ratio in ratios}
+
+    def resolve(self, name: str, step: int) -> Single:
+        return self._methods[self._compression.ratio].resolve(name, step)
+
+    def stage(self, step: int) -> Hashable:
+        return self._compression.ratio
+
+    def parts(self) -> Iterator[Single]:
+        yield from dict.fromkeys(part for method in self._methods.values() for part in method.parts())
+
+    def __str__(self) -> str:
+        return f"by_epoch({'; '.join(map(str, self._methods.values()))})"
+
+    __repr__ = __str__
 
 
-def covers(compressor: Any, name: str) -> bool:
-    return not isinstance(compressor, DGCCompressor) or compressor.covers(name)
+def _ratio(compress_ratio: Any) -> float:
+    value = number("compress_ratio", compress_ratio, "the share of elements that is sent")
+    if not value > 0:
+        raise ConfigError(
+            f"compress_ratio={compress_ratio!r} must be positive: the share of elements that is sent, such as 0.001, or the "
+            "number of which one is sent, such as 1000."
+        )
+    return 1 / value if value > 1 else value

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import ParamsT
 
-from ..errors import ConfigError
+from ...errors import ConfigError
 
 
 class DGCSGD(torch.optim.Optimizer):
@@ -28,13 +28,20 @@ class DGCSGD(torch.optim.Optimizer):
     def __init__(
         self,
         params: ParamsT,
-        lr: float,
+        lr: float | None = None,
         momentum: float = 0.0,
         dampening: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
     ) -> None:
-        for name, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
+        groups: Any = list(params) if lr is None else params
+        if lr is None and not all(isinstance(group, dict) and "lr" in group for group in groups):
+            raise TypeError("DGCSGD() needs lr, as an argument or in every parameter group")
+        for name, value in (
+            ("lr", 0.0 if lr is None else lr),
+            ("momentum", momentum),
+            ("weight_decay", weight_decay),
+        ):
             if not value >= 0:
                 raise ConfigError(f"{name}={value!r} must not be negative.")
         if nesterov and (momentum == 0 or dampening != 0):
@@ -48,7 +55,7 @@ class DGCSGD(torch.optim.Optimizer):
             "weight_decay": weight_decay,
             "nesterov": nesterov,
         }
-        super().__init__(params, defaults)
+        super().__init__(groups, defaults)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]

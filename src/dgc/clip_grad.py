@@ -1,0 +1,4 @@
+from grace_dl.compat.dgc.clip_grad import clip_grad_norm_ as clip_grad_norm_
+from grace_dl.compat.dgc.clip_grad import clip_grad_norm_2_by_global_ as clip_grad_norm_2_by_global_
+from grace_dl.compat.dgc.clip_grad import clip_grad_value_ as clip_grad_value_
+from grace_dl.compat.dgc.clip_grad import clip_grad_value_by_global_norm_ as clip_grad_value_by_global_norm_

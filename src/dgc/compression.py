@@ -1,0 +1,1 @@
+from grace_dl.compat.dgc.compression import DGCCompressor as DGCCompressor

@@ -1,0 +1,1 @@
+from grace_dl.compat.dgc.optimizer import DistributedOptimizer as DistributedOptimizer

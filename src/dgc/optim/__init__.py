@@ -1,0 +1,3 @@
+"""The optimizer that goes with DGC's memory."""
+
+from .sgd import DGCSGD as DGCSGD

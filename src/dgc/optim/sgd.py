@@ -1,0 +1,1 @@
+from grace_dl.compat.dgc.sgd import DGCSGD as DGCSGD

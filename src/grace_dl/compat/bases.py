@@ -1,0 +1,99 @@
+"""The original GRACE's abstract classes: users' own compressors and memories derive from them."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..compressor import base as compressor_base
+from ..memory import base as memory_base
+
+
+class Compressor(compressor_base.Compressor, abc.ABC):
+    """A user's compressor: define `compress` and `decompress`; `aggregate` if decoded tensors do not simply add up.
+
+    average: whether the result is divided by the number of ranks. tensors_size_are_same: accepted; sizes are exchanged where
+    they may differ.
+    """
+
+    tensors_size_are_same: bool = True
+
+    @abc.abstractmethod
+    def compress(self, tensor: Any, name: str) -> tuple[Any, Any]:
+        """The tensors to send, and a context that stays on this rank."""
+
+    @abc.abstractmethod
+    def decompress(self, tensors: Any, ctx: Any) -> Any:
+        """The tensor that `compress` was given, as far as it can be restored."""
+
+    def aggregate(self, tensors: Sequence[Any]) -> Any:
+        """The decoded tensors of all ranks as one: their sum."""
+        return sum(tensors[1:], tensors[0])
+
+    def settings(self) -> dict[str, Any]:
+        return plain(super().settings())
+
+
+class Memory(memory_base.Memory, abc.ABC):
+    """A user's memory: define `compensate`, and `update` unless nothing is remembered.
+
+    Attributes that are dictionaries of tensors by parameter name, such as `residuals`, are saved with a handle's state.
+    """
+
+    def __new__(cls, *arguments: Any, **keywords: Any) -> Memory:
+        # Subclasses of the original's class, which had no constructor, do not call one.
+        self = super().__new__(cls)
+        self.state = {}
+        return self
+
+    @abc.abstractmethod
+    def compensate(self, tensor: Any, name: str) -> Any:
+        """The gradient with what earlier steps did not send."""
+
+    def update(self, tensor: Any, name: str, compressor: Any, tensor_compressed: Any, ctx: Any) -> Any:
+        """Record what of `tensor`, as compensated, was not sent."""
+
+    def residual(self, name: str) -> Tensor | None:
+        found = self._tensors().get("residuals", {}).get(name)
+        return found.detach() if isinstance(found, Tensor) else None
+
+    def settings(self) -> dict[str, Any]:
+        return plain(super().settings())
+
+    def state_dict(self) -> dict[str, Any]:
+        saved = super().state_dict()
+        for attribute, tensors in self._tensors().items():
+            for name, tensor in tensors.items():
+                saved.setdefault(name, {})[attribute] = tensor.detach().clone()
+        return saved
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        super().load_state_dict(state)
+        own = {key: value for key, value in vars(self).items() if isinstance(value, dict) and key != "state"}
+        for tensors in own.values():
+            tensors.clear()
+        for name, slots in self.state.items():
+            for attribute in own.keys() & slots.keys():
+                own[attribute][name] = slots.pop(attribute)
+
+    def _tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Attributes that hold tensors by parameter name."""
+        return {
+            key: value
+            for key, value in vars(self).items()
+            if isinstance(value, dict)
+            and key != "state"
+            and all(isinstance(t, Tensor) for t in value.values())
+        }
+
+
+def plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings alone: what a user's class keeps in its attributes, such as tensors by name, differs between ranks."""
+    return {
+        name: value
+        for name, value in settings.items()
+        if isinstance(value, (int, float, str, tuple, type(None)))
+    }

@@ -1,0 +1,1 @@
+"""The original GRACE's communicators for `torch.distributed`, one module each."""

@@ -1,0 +1,1 @@
+"""The original GRACE's compressors for `torch.distributed`, one module each."""

@@ -1,0 +1,1 @@
+"""Natural compression on a GPU: the same class as on any device."""

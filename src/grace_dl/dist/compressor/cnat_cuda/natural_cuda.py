@@ -1,0 +1,1 @@
+from ....compat.compressors import NaturalCompressor_CUDA as NaturalCompressor_CUDA

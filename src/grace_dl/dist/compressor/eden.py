@@ -1,0 +1,1 @@
+from ...methods.eden import EdenCompressor as EdenCompressor

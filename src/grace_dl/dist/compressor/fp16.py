@@ -1,0 +1,1 @@
+from ...compat.compressors import FP16Compressor as FP16Compressor

@@ -1,0 +1,1 @@
+from ...compat.compressors import U8bitCompressor as U8bitCompressor

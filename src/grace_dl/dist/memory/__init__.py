@@ -1,0 +1,1 @@
+"""The original GRACE's memories for `torch.distributed`, one module each."""

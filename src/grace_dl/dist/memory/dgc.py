@@ -1,0 +1,1 @@
+from ...compat.memories import DgcMemory as DgcMemory

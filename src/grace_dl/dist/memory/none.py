@@ -1,0 +1,1 @@
+from ...compat.memories import NoneMemory as NoneMemory

@@ -1,0 +1,1 @@
+from ...compat.communicators import AllToAll as AllToAll

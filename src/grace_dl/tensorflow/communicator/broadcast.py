@@ -1,0 +1,1 @@
+from ...compat.communicators import Broadcast as Broadcast

@@ -1,0 +1,1 @@
+"""The original GRACE's compressors for Horovod with TensorFlow, one module each."""

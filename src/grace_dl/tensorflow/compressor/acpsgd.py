@@ -1,0 +1,1 @@
+from ...methods.acpsgd import ACPSGDCompressor as ACPSGDCompressor

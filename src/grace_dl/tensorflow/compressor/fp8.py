@@ -1,0 +1,1 @@
+from ...methods.fp8 import FP8Compressor as FP8Compressor

@@ -1,0 +1,1 @@
+from ...methods.int4 import Int4Compressor as Int4Compressor

@@ -1,0 +1,1 @@
+from ...compat.compressors import NoneCompressor as NoneCompressor

@@ -1,0 +1,3 @@
+from ...compat.compressors import TensorFlowPowerSGDCompressor as PowerSGDCompressor
+
+__all__ = ["PowerSGDCompressor"]

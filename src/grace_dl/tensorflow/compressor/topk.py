@@ -1,0 +1,1 @@
+from ...compat.compressors import TopKCompressor as TopKCompressor

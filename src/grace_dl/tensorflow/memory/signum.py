@@ -1,0 +1,1 @@
+from ...memory.signum import SignumMemory as SignumMemory

@@ -1,0 +1,1 @@
+"""The original GRACE's communicators for Horovod with PyTorch, one module each."""

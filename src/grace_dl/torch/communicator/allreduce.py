@@ -1,0 +1,1 @@
+from ...compat.communicators import Allreduce as Allreduce

@@ -1,0 +1,1 @@
+from ...compat.compressors import DgcCompressor as DgcCompressor

@@ -1,0 +1,1 @@
+from ...compat.compressors import INCEPTIONNCompressor as INCEPTIONNCompressor

@@ -1,0 +1,1 @@
+from ...compat.compressors import TernGradCompressor as TernGradCompressor

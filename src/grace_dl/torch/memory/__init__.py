@@ -1,0 +1,1 @@
+"""The original GRACE's memories for Horovod with PyTorch, one module each."""

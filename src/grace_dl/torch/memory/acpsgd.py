@@ -1,0 +1,1 @@
+from ...memory.acpsgd import ACPSGDMemory as ACPSGDMemory

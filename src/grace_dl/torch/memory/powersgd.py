@@ -1,0 +1,1 @@
+from ...compat.memories import PowerSGDMemory as PowerSGDMemory
