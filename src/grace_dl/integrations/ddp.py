@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import distributed_c10d as c10d
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -22,7 +21,7 @@ from ..handle import Handle
 from ..pipeline.bucket import Bucket, Segment, check
 from ..pipeline.driver import StepDriver
 from ..session import Session
-from ..transport.torch_dist import TorchTransport
+from ..transport.torch_dist import TorchTransport, resolve_group
 
 
 class DDPHandle(Handle):
@@ -128,5 +127,5 @@ class _HookState:
 
 def _hook(state, bucket):  # type: ignore[no-untyped-def]
     if state.handle is None or state.handle.closed:
-        return allreduce_hook(c10d._resolve_process_group(state.group), bucket)  # as without a hook
+        return allreduce_hook(resolve_group(state.group), bucket)  # as without a hook
     return state.handle.exchange(bucket)
