@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from ..communicator.base import Communicator
 from ..communicator.state import State
 from ..compressor.base import Compressor
 from ..errors import ConfigError
+from ..memory.base import Memory
 from ..registry import MethodInfo, Parameter, parameters, unknown
 from ..settings import whole
 from ..transport import Transport
@@ -204,7 +206,7 @@ def constructor(name: str) -> Callable[..., Named]:
 
     construct.__name__ = construct.__qualname__ = name
     construct.__module__ = "grace_dl"
-    construct.__doc__ = inspect.getdoc(info.cls)
+    construct.__doc__ = documentation(info)
     construct.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
             inspect.Parameter(p.name, kind, default=p.default, annotation=p.annotation)
@@ -213,6 +215,42 @@ def constructor(name: str) -> Callable[..., Named]:
         return_annotation="Method",
     )
     return construct
+
+
+_SETTING = re.compile(r"\w+(, \w+)*: ")
+"""How a line begins that explains a setting."""
+
+_COMMON = """memory: the error memory, by name: one of {memories}.
+communicator: the way of exchange, by name: one of {communicators}; {default} by default.
+seed: the seed of all random draws.
+dense_below: parameters with fewer elements travel uncompressed; {dense_below} by default."""
+
+
+def documentation(info: MethodInfo) -> str:
+    """The docstring of a method's constructor: summary, settings, reference and an example."""
+    first, *rest = (inspect.getdoc(info.cls) or "").split("\n\n")
+    common = _COMMON.format(
+        memories=", ".join(info.memories),
+        communicators=", ".join(catalog.communicators_of(info)),
+        default=info.communicator,
+        dense_below=info.dense_below,
+    )
+    explained = "\n".join([*rest, *_explained(catalog.memory_for(info), info), common])
+    example = f">>> import grace_dl as grace\n>>> grace.{info.name}() == grace.parse({str(build(info.name))!r})\nTrue"
+    reference = f"Reference: {info.reference}. Bits per element: {info.bits}."
+    return "\n\n".join([first, explained, reference, example])
+
+
+def _explained(memory: type[Memory], info: MethodInfo) -> list[str]:
+    """The lines of a memory's docstring that explain settings which the compressor does not have."""
+    own = {p.name for p in info.parameters}
+    wanted = tuple(f"{p.name}:" for p in parameters(memory) if p.name not in own)
+    found, explaining = [], False
+    for line in (inspect.getdoc(memory) or "").split("\n"):
+        explaining = line.startswith(wanted) or (explaining and bool(line) and not _SETTING.match(line))
+        if wanted and explaining:
+            found.append(line)
+    return found
 
 
 def signature(info: MethodInfo) -> list[tuple[Any, Parameter]]:

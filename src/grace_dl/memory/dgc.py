@@ -28,7 +28,8 @@ class DgcPending(Pending):
 class DgcMemory(Memory):
     """m = mu m + g, v = v + m; what is sent of v leaves v, and its momentum is zeroed.
 
-    momentum: mu; the optimizer then runs without momentum of its own. nesterov: m = mu (m + g), v = v + m + g.
+    momentum: mu; the optimizer then runs without momentum of its own.
+    nesterov: m = mu (m + g), v = v + m + g.
     momentum_masking: zero m where something was sent, so that stale momentum does not push old directions.
     gradient_clipping: before accumulation, limit each parameter's local gradient to this norm divided by the square
     root of the number of workers; or a function from gradient to clipped gradient.

@@ -16,6 +16,9 @@ from .base import Memory, Pending
 class ResidualMemory(Memory):
     """x = beta * e + gamma * g; afterwards e = x - sent.
 
+    beta: weight of the residual; 1 is plain error feedback, less forgets.
+    gamma: weight of the gradient.
+
     The residual is written while encoding, in the same pass over memory; `abort` takes it back. Where a method defers
     that (`Compressor.deferred`), slot `e` holds x until the next step, and `owed` what has then to be taken off.
     """

@@ -90,8 +90,8 @@ class DgcCompressor(IndexedCodec):
     `resample`, raised) by these factors until the number of hits lies within them, at most so many times.
     resample: with more hits than the upper bound allows take the k largest at once. Whatever remains above k hits
     is trimmed by magnitude in any case.
-    fp16_values: values travel as float16. int32_indices: accepted for scripts that set it; indices are coded in 9 to 13
-    bits, smaller than either width.
+    fp16_values: values travel as float16.
+    int32_indices: accepted for scripts that set it; indices are coded in 9 to 13 bits, smaller than either width.
     warmup_stages, warmup_steps: so many stages of so many steps lead from a quarter of the elements to `ratio`.
     warmup_coeff: the factor of the ratio from stage to stage, or a list with the ratio of each stage.
     """

@@ -26,7 +26,10 @@ def checked_rate(lr: float) -> float:
 
 @register("efsignsgd", family="signs", bits="1", reference="Karimireddy 2019, ICML", memories=("efsignsgd",))
 class EFSignSGDCompressor(DeferredResidualCodec):
-    """Sends mean(abs x) * sign(x) of x = e + lr * g; the result is the mean over workers divided by lr."""
+    """Sends mean(abs x) * sign(x) of x = e + lr * g; the result is the mean over workers divided by lr.
+
+    lr: the learning rate of the optimizer; the residual is kept in units of its step.
+    """
 
     def __init__(self, lr: float = LEARNING_RATE) -> None:
         super().__init__()

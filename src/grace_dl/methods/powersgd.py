@@ -16,7 +16,13 @@ from ..settings import whole
     schedule=from_step,
 )
 class PowerSGDCompressor(LowRankCompressor):
-    """Low rank: averages P = M Q, orthonormalises it, averages Q = Mᵀ P; the result is P Qᵀ."""
+    """Low rank: averages P = M Q, orthonormalises it, averages Q = Mᵀ P; the result is P Qᵀ.
+
+    rank: the number of columns of each factor; 1 to 4 is usual.
+    min_compression_rate: tensors whose factors are not this many times smaller travel uncompressed.
+    num_iters_per_step: power iterations in a step, two all-reduces each.
+    start_iter: gradients are averaged uncompressed before this step.
+    """
 
     def __init__(
         self,

@@ -11,7 +11,12 @@ from ..settings import choice, whole
 
 @register("qsgd", family="quantiser", bits="8.3", reference="Alistarh 2017, NeurIPS")
 class QSGDCompressor(BlockCompressor):
-    """Levels of a bucket's norm, stochastically rounded: norm * sign * xi / quantum_num."""
+    """Levels of a bucket's norm, stochastically rounded: norm * sign * xi / quantum_num.
+
+    quantum_num: the number of levels between zero and the norm; 127 takes one byte an element.
+    bucket_size: elements that share a norm.
+    norm: "l2", as in the paper, or "max", which has a smaller error.
+    """
 
     def __init__(self, quantum_num: int = 127, bucket_size: int = 128, norm: str = "l2") -> None:
         super().__init__()
