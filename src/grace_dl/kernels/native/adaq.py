@@ -13,8 +13,6 @@ from .pointer import address, native_dtype, part_address, source, threads
 
 __all__ = ["adaq_add", "adaq_encode"]
 
-_FAULTS = ("", "the signs do not mark the announced negative elements", "coded indices are wrong")
-
 
 def adaq_encode(
     x: Tensor,
@@ -60,4 +58,4 @@ def adaq_add(
     )
     fault = _native.adaq_add(wide, address(out, out.dtype, n), n, slots, *sides, *data, alpha, threads())
     if fault:
-        raise broken(_FAULTS[fault])
+        raise broken(_native.FAULTS[fault])

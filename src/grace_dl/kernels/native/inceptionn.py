@@ -13,8 +13,6 @@ from .pointer import address, native_dtype, part_address, source, threads
 
 __all__ = ["inceptionn_add", "inceptionn_encode"]
 
-_FAULTS = ("", "padding bits are set", "the classes hold other numbers of elements than the tags say")
-
 
 def inceptionn_encode(
     x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, bound: float
@@ -52,4 +50,4 @@ def inceptionn_add(out: Tensor, payload: list[Tensor], bound: float, alpha: floa
         parts += [address(part, kind, part.numel()), part.numel()]
     fault = _native.inceptionn_add(wide, address(out, out.dtype, n), n, *parts, bound, alpha, threads())
     if fault:
-        raise broken(_FAULTS[fault])
+        raise broken(_native.FAULTS[fault])
