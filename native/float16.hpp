@@ -7,6 +7,7 @@
 namespace grace {
 namespace GRACE_ISA {
 
+// Finite numbers must be within float16's range.
 static inline u16 to_float16(float f) {
     u32 u = cast_bits<u32>(f), sign = (u >> 16) & 0x8000u;
     u &= 0x7fffffffu;
@@ -14,7 +15,7 @@ static inline u16 to_float16(float f) {
     u32 small = cast_bits<u32>(cast_bits<float>(u) + 0.5f) - 0x3f000000u;
     u32 normal = (u + 0xfffu + ((u >> 13) & 1u) - 0x38000000u) >> 13;
     u32 special = 0x7c00u | (u > 0x7f800000u ? 0x200u : 0u);
-    return u16(sign | (u >= 0x47800000u ? special : u < 0x38800000u ? small : normal));  // special: 2^16 and more
+    return u16(sign | (u >= 0x7f800000u ? special : u < 0x38800000u ? small : normal));
 }
 
 static inline float from_float16(u16 h) {

@@ -24,8 +24,9 @@ struct Digit {
     B mask, prefix;
 
     B of(B key) const { return (key >> low) & mask; }
-    // Two shifts, because the first digit's `high` may be the full width of the type.
-    bool counts(B key) const { return (key >> (high - 1) >> 1) == prefix; }
+    // Two shifts: a single one by the full width of the type would be undefined.
+    B higher(B key) const { return key >> (high - 1) >> 1; }
+    bool counts(B key) const { return higher(key) == prefix; }
 };
 
 template <class B>

@@ -26,22 +26,20 @@ struct WireValues {
     // Store v, return what is decoded from it.
     template <class T>
     T put(std::size_t i, T v) const {
-        const bool finite = magnitude(v) < T(__builtin_huge_val());
         if (dtype == Dtype::float64) {
             static_cast<double*>(data)[i] = double(v);
             return v;
         }
-        float f = float(v);
-        if (dtype == Dtype::float32) {
-            if (finite && magnitude(f) == __builtin_huge_valf()) f = f < 0 ? -0x1.fffffep127f : 0x1.fffffep127f;
-            static_cast<float*>(data)[i] = f;
-            return T(f);
+        const bool single = dtype == Dtype::float32, half = dtype == Dtype::float16;
+        const T size = magnitude(v), limit = T(single ? 0x1.fffffep127f : half ? 65504.0f : 0x1.fep127f);
+        if (size > limit && size < T(__builtin_huge_val())) v = v < T(0) ? -limit : limit;
+        if (single) {
+            static_cast<float*>(data)[i] = float(v);
+            return T(float(v));
         }
-        std::uint16_t bits = dtype == Dtype::float16 ? to_float16(f) : to_bfloat16(f);
-        const std::uint16_t infinity = dtype == Dtype::float16 ? 0x7c00u : 0x7f80u;
-        if (finite && (bits & 0x7fffu) == infinity) --bits;
+        const std::uint16_t bits = half ? to_float16(float(v)) : to_bfloat16(float(v));
         static_cast<std::uint16_t*>(data)[i] = bits;
-        return T(dtype == Dtype::float16 ? from_float16(bits) : from_bfloat16(bits));
+        return T(half ? from_float16(bits) : from_bfloat16(bits));
     }
 
     template <class T>

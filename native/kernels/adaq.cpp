@@ -274,8 +274,9 @@ private:
         std::uint32_t* histograms = scratch<AdaqBuffers>().histograms.get<std::uint32_t>(2 * bins * chunks_.count);
         const auto inside = [&descent] { return descent[0].inside() + descent[1].inside(); };
         do {
-            const PerSign<Digit<B>> digit{{descent[0].digit(), descent[1].digit()}};
-            count_chunks(chunks_, threads_, histograms, 2 * bins, [this, digit](size_t c, std::uint32_t* histogram) {
+            const Digit<B> digit = descent[0].digit();  // the other sign's differs in the prefix alone
+            const PerSign<B> prefix{{digit.prefix, descent[1].digit().prefix}};
+            count_chunks(chunks_, threads_, histograms, 2 * bins, [this, digit, prefix](size_t c, std::uint32_t* histogram) {
                 alignas(64) T buffer[tile];
                 for (size_t i = chunks_.begin(c), end = chunks_.end(c); i < end; i += tile) {
                     const size_t m = end - i < tile ? end - i : tile;
@@ -283,7 +284,8 @@ private:
                     for (size_t j = 0; j < m; ++j) {
                         const B one = key(v[j]);
                         const int side = cast_bits<B>(v[j]) < 0;
-                        histogram[size_t(side) * bins + size_t(digit[0].of(one))] += one > 0 && digit[side].counts(one);
+                        histogram[size_t(side) * bins + size_t(digit.of(one))] +=
+                            one > 0 && digit.higher(one) == prefix[side];
                     }
                 }
             });
