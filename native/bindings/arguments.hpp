@@ -1,4 +1,4 @@
-// What the binding files share. Tensors arrive as addresses: the Python side (grace_dl/kernels/native) checks dtype,
+// How bindings take arguments. Tensors arrive as addresses: the Python side (grace_dl/kernels/native) checks dtype,
 // device, contiguity and size, which costs a tenth of converting a tensor object, and passes numbers.
 #pragma once
 
@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include "types.hpp"
 
 namespace nb = nanobind;
 
@@ -39,8 +41,13 @@ inline nb::list for_each_pair(const nb::list& ns, const nb::list& xs, const nb::
     return found;
 }
 
-// One function per group of kernels, each in a file bind_<group>.cpp.
-void bind_dense(nb::module_& m);
-void bind_lowrank(nb::module_& m);
-void bind_research(nb::module_& m);
-void bind_sparse(nb::module_& m);
+// The arguments that every encoder begins with, and the input they make.
+#define ENCODER_ARGUMENTS bool wide, address x, address g, size_t n, double beta, double gamma, bool ef
+#define ENCODER_INPUT(T) (EncoderInput<T>{at<T>(x), at<const T>(g), T(beta), T(gamma), n, ef})
+
+// f(T()) with T the element type, float or double, the GIL released.
+template <class F>
+inline auto typed(bool wide, F f) {
+    nb::gil_scoped_release release;
+    return wide ? f(double()) : f(float());
+}

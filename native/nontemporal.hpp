@@ -1,4 +1,4 @@
-// Writing past the cache: reading lines only to overwrite them would cost as much again.
+// Non-temporal stores: writing around the cache saves reading lines only to overwrite them.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@
 namespace grace {
 namespace GRACE_ISA {
 
-constexpr std::size_t streamed_above = std::size_t(1) << 20;  // bytes; about what a core's own cache holds
+constexpr std::size_t nontemporal_above = std::size_t(1) << 20;  // bytes; about what a core's own cache holds
 
-// to[i] = value(i) for begin <= i < end; `past` the cache or not.
+// to[i] = value(i) for begin <= i < end; `nontemporal`: around the cache.
 template <class T, class F>
-static inline void write(T* to, std::size_t begin, std::size_t end, [[maybe_unused]] bool past, F value) {
+static inline void write(T* to, std::size_t begin, std::size_t end, [[maybe_unused]] bool nontemporal, F value) {
     std::size_t i = begin;
 #if defined(__SSE2__)
-    if (past) {
+    if (nontemporal) {
         constexpr std::size_t width = 64 / sizeof(T);
         for (; i < end && reinterpret_cast<std::uintptr_t>(to + i) % 64; ++i) to[i] = value(i);
         for (; i + width <= end; i += width) {

@@ -1,7 +1,10 @@
-// Magnitudes as integers, which sort as the magnitudes do: comparing 16 at a time, and the rank-th largest.
+// Keys: magnitudes as integers, which sort as the magnitudes do.
 #pragma once
 
-#include "source.hpp"
+#include <cstddef>
+#include <cstdint>
+
+#include "float_bits.hpp"
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -11,9 +14,7 @@ namespace grace {
 namespace GRACE_ISA {
 namespace {
 
-constexpr int digit = 11;
-constexpr std::size_t bins = std::size_t(1) << digit;
-constexpr std::uint32_t lanes = 16;
+constexpr std::uint32_t lanes = 16;  // elements compared at a time
 
 inline std::int32_t key(float v) { return cast_bits<std::int32_t>(v) & 0x7fffffff; }
 inline std::int64_t key(double v) { return cast_bits<std::int64_t>(v) & 0x7fffffffffffffff; }
@@ -56,32 +57,6 @@ inline std::uint32_t above16(const double* v, std::int64_t floor) {
     for (int j = 0; j < 16; ++j) bits |= std::uint32_t(key(v[j]) > floor) << j;
     return bits;
 #endif
-}
-
-// The rank-th largest of n keys (overwritten), and how many of those equal to it are needed to make up the rank.
-template <class B>
-B nth(B* keys, std::size_t n, std::size_t rank, std::size_t& ties) {
-    std::uint32_t histogram[bins];
-    B found = 0;
-    for (int shift = int(sizeof(B)) * 8 - 1; shift > 0;) {
-        const int width = shift < digit ? shift : digit;
-        const B mask = (B(1) << width) - 1;
-        shift -= width;
-        std::memset(histogram, 0, (std::size_t(1) << width) * sizeof histogram[0]);
-        for (std::size_t i = 0; i < n; ++i) ++histogram[(keys[i] >> shift) & mask];
-        B bin = mask;
-        while (histogram[bin] < rank) rank -= histogram[bin--];
-        found |= bin << shift;
-        std::size_t kept = 0;
-        for (std::size_t i = 0; i < n; ++i) {
-            const B one = keys[i];
-            keys[kept] = one;
-            kept += ((one >> shift) & mask) == bin;
-        }
-        n = kept;
-        if (n == 1) return ties = rank, keys[0];
-    }
-    return ties = rank, found;
 }
 
 }  // namespace

@@ -1,24 +1,27 @@
-// Elements against two limits, one for each sign, 16 or 64 at a time.
+// Comparing magnitudes with two limits, one for positive and one for negative elements, 16 or 64 at a time.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 
-#include "keys.hpp"
+#include "magnitude_keys.hpp"
+#include "types.hpp"
 
 namespace grace {
 namespace GRACE_ISA {
 namespace {
 
-// A number for the positive and one for the negative elements.
+// A value for the positive elements and one for the negative: [0] and [1].
 template <class N>
-struct Both {
-    N side[2];
-    N& operator[](int s) { return side[s]; }
-    const N& operator[](int s) const { return side[s]; }
+struct PerSign {
+    N values[2];
+    N& operator[](int negative) { return values[negative]; }
+    const N& operator[](int negative) const { return values[negative]; }
 };
 
-// Which of 16 elements have a key above the limit of their side, and which are negative.
-inline std::uint32_t above16(const float* v, const Both<std::int32_t>& limit) {
+// Which of 16 elements have a key above the limit of their sign.
+inline std::uint32_t above16(const float* v, const PerSign<std::int32_t>& limit) {
 #if defined(__AVX2__)
     const __m256 up = _mm256_castsi256_ps(_mm256_set1_epi32(limit[0])), down = _mm256_castsi256_ps(_mm256_set1_epi32(limit[1]));
     const __m256i mask = _mm256_set1_epi32(0x7fffffff);
@@ -47,7 +50,7 @@ inline std::uint32_t above16(const float* v, const Both<std::int32_t>& limit) {
 #endif
 }
 
-inline std::uint32_t above16(const double* v, const Both<int64_t>& limit) {
+inline std::uint32_t above16(const double* v, const PerSign<std::int64_t>& limit) {
     std::uint32_t bits = 0;
 #if defined(__AVX2__)
     const __m256d up = _mm256_castsi256_pd(_mm256_set1_epi64x(limit[0])), down = _mm256_castsi256_pd(_mm256_set1_epi64x(limit[1]));
@@ -59,7 +62,7 @@ inline std::uint32_t above16(const double* v, const Both<int64_t>& limit) {
         bits |= std::uint32_t(_mm256_movemask_pd(_mm256_castsi256_pd(more))) << (4 * q);
     }
 #else
-    for (int j = 0; j < 16; ++j) bits |= std::uint32_t(key(v[j]) > limit[cast_bits<int64_t>(v[j]) < 0]) << j;
+    for (int j = 0; j < 16; ++j) bits |= std::uint32_t(key(v[j]) > limit[cast_bits<std::int64_t>(v[j]) < 0]) << j;
 #endif
     return bits;
 }
@@ -78,57 +81,48 @@ inline std::uint32_t negative16(const double* v) {
 #if defined(__SSE2__)
     for (int q = 0; q < 8; ++q) bits |= std::uint32_t(_mm_movemask_pd(_mm_loadu_pd(v + 2 * q))) << (2 * q);
 #else
-    for (int j = 0; j < 16; ++j) bits |= std::uint32_t(cast_bits<int64_t>(v[j]) < 0) << j;
+    for (int j = 0; j < 16; ++j) bits |= std::uint32_t(cast_bits<std::int64_t>(v[j]) < 0) << j;
 #endif
     return bits;
 }
 
 template <class T, class B>
-inline uint64_t above(const T* v, const Both<B>& limit) {
-    uint64_t bits = 0;
-    for (int q = 0; q < 4; ++q) bits |= uint64_t(above16(v + 16 * q, limit)) << (16 * q);
+inline u64 above(const T* v, const PerSign<B>& limit) {
+    u64 bits = 0;
+    for (int q = 0; q < 4; ++q) bits |= u64(above16(v + 16 * q, limit)) << (16 * q);
     return bits;
 }
 template <class T>
-inline uint64_t negatives(const T* v) {
-    uint64_t bits = 0;
-    for (int q = 0; q < 4; ++q) bits |= uint64_t(negative16(v + 16 * q)) << (16 * q);
+inline u64 negatives(const T* v) {
+    u64 bits = 0;
+    for (int q = 0; q < 4; ++q) bits |= u64(negative16(v + 16 * q)) << (16 * q);
     return bits;
 }
-// 64 bits to a byte position; what would lie beyond the end is left out.
-inline void store(uint8_t* data, size_t bytes, size_t at, uint64_t bits) {
-    const size_t n = bytes - at < 8 ? bytes - at : 8;
-    uint8_t raw[8];
-    for (int b = 0; b < 8; ++b) raw[b] = uint8_t(bits >> (8 * b));
-    if (n == 8) std::memcpy(data + at, raw, 8);
-    else std::memcpy(data + at, raw, n);
-}
-inline size_t ones(uint64_t bits) { return size_t(__builtin_popcountll(bits)); }
 
-// All bits set where an element's key is above the limit of its side. In bits, because compilers leave choices between
+// All bits set where an element's key is above the limit of its sign. In bits, because compilers leave choices between
 // numbers to branches, which cannot be predicted here.
 template <class B>
-inline B goes(B bits, B up, B down) {
+inline B above_limit(B bits, B up, B down) {
     const B negative = -B(bits < 0);
     return -B((bits & B(~(B(1) << (8 * sizeof(B) - 1)))) > (up ^ ((up ^ down) & negative)));
 }
 
-// Elements that go, zero elsewhere.
+// Elements above their limit, zero elsewhere.
 template <class T, class B>
-inline void mask(const T* __restrict v, size_t n, B up, B down, T* __restrict kept) {
+inline void keep_above(const T* __restrict v, size_t n, B up, B down, T* __restrict selected) {
     for (size_t j = 0; j < n; ++j) {
         const B bits = cast_bits<B>(v[j]);
-        kept[j] = cast_bits<T>(B(bits & goes(bits, up, down)));
+        selected[j] = cast_bits<T>(B(bits & above_limit(bits, up, down)));
     }
 }
 
-// x minus its side's mean where it goes.
+// x minus the mean of its sign, where x is above its limit.
 template <class T, class B>
-inline void reduce(T* x, size_t n, B up, B down, T high, T low) {
+inline void subtract_means(T* x, size_t n, B up, B down, T high, T low) {
     const B mean = cast_bits<B>(high), other = mean ^ cast_bits<B>(low);
     for (size_t j = 0; j < n; ++j) {
         const B bits = cast_bits<B>(x[j]);
-        x[j] = x[j] - cast_bits<T>(B((mean ^ (other & -B(bits < 0))) & goes(bits, up, down)));
+        x[j] = x[j] - cast_bits<T>(B((mean ^ (other & -B(bits < 0))) & above_limit(bits, up, down)));
     }
 }
 

@@ -1,45 +1,29 @@
 // Exact selection of the largest magnitudes: what top-k, threshold and DGC share.
 //
-// One pass forms v, writes it where it belongs, and collects the elements that may matter: for small k all above a
-// floor, among which the exact choice is made; for large k those inside a bracket, which give the exact cut for a second
-// pass. Where a sample misled, the k-th magnitude is found digit by digit from histograms. Every way the result is the
-// same: exactly the k largest, equal magnitudes by lowest index.
+// One pass forms v, writes it where it belongs, and collects candidates: for small k all elements above a floor, among
+// which the exact choice is made; for large k those inside a bracket, which give the exact cut for a second pass. Where a
+// sample misled, radix selection over the whole tensor finds the k-th magnitude. The result is the same either way:
+// exactly the k largest, equal magnitudes by lowest index.
 #pragma once
 
-#include "halves.hpp"
+#include "encoder_input.hpp"
 #include "indices.hpp"
-#include "keys.hpp"
-#include "source.hpp"
-#include "workspace.hpp"
+#include "magnitude_keys.hpp"
+#include "radix_select.hpp"
+#include "scratch.hpp"
+#include "wire_values.hpp"
 
 namespace grace {
 namespace GRACE_ISA {
 namespace {
 
-constexpr size_t ahead = 64;  // residuals are scattered: each misses the cache, so ask for them early
-
-// v of a tile; under error feedback it is left in x.
-template <class T>
-inline const T* form(const Source<T>& s, size_t begin, size_t n, T* buffer) {
-    if (!s.g) return s.x + begin;
-    T* x = s.x + begin;
-    const T* __restrict g = s.g + begin;
-    T* v = s.ef ? x : buffer;
-    const T beta = s.beta, gamma = s.gamma;
-    if (beta == T(1) && gamma == T(1))
-        for (size_t i = 0; i < n; ++i) v[i] = x[i] + g[i];
-    else
-        for (size_t i = 0; i < n; ++i) v[i] = beta * x[i] + gamma * g[i];
-    return v;
-}
-
 // hit(i, v) for the elements of begin..end whose key is above `floor`, in order.
 template <class T, class B, class Hit>
-inline void scan(const Source<T>& s, size_t begin, size_t end, B floor, Hit hit) {
+inline void scan(const EncoderInput<T>& s, size_t begin, size_t end, B floor, Hit hit) {
     alignas(64) T buffer[tile];
     for (size_t i = begin; i < end; i += tile) {
         const size_t m = end - i < tile ? end - i : tile;
-        const T* v = form(s, i, m, buffer);
+        const T* v = load_in_place(s, i, m, buffer);
         size_t j = 0;
         for (; j + lanes <= m; j += lanes)
             for (std::uint32_t bits = above16(v + j, floor); bits; bits &= bits - 1) {
@@ -53,12 +37,12 @@ inline void scan(const Source<T>& s, size_t begin, size_t end, B floor, Hit hit)
 
 // hit(i, v) for the elements with keys above `floor` but not above `ceiling`; returns how many are above that.
 template <class T, class B, class Hit>
-inline size_t scan_between(const Source<T>& s, size_t begin, size_t end, B floor, B ceiling, Hit hit) {
+inline size_t scan_between(const EncoderInput<T>& s, size_t begin, size_t end, B floor, B ceiling, Hit hit) {
     alignas(64) T buffer[tile];
     size_t over = 0;
     for (size_t i = begin; i < end; i += tile) {
         const size_t m = end - i < tile ? end - i : tile;
-        const T* v = form(s, i, m, buffer);
+        const T* v = load_in_place(s, i, m, buffer);
         size_t j = 0;
         for (; j + lanes <= m; j += lanes) {
             const std::uint32_t above = above16(v + j, ceiling);
@@ -77,7 +61,7 @@ inline size_t scan_between(const Source<T>& s, size_t begin, size_t end, B floor
     return over;
 }
 
-// Which elements go: keys above `least`, and the first `ties` of those equal to it; or all that reach it.
+// Which elements are selected: keys above `least`, and the first `ties` of those equal to it; or all that reach it.
 template <class B>
 struct Cut {
     B least;
@@ -85,19 +69,28 @@ struct Cut {
     bool all = false;
 };
 
+struct SelectorBuffers {
+    ScratchBuffer counts;             // four numbers of elements per chunk
+    ScratchBuffer candidate_offsets;  // within the chunk
+    ScratchBuffer candidate_values;
+    ScratchBuffer candidate_keys;     // for the choice among candidates, which overwrites them
+    ScratchBuffer sample_keys;        // of the sample, and behind it the space for a copy
+    ScratchBuffer histograms;         // of a digit, one per chunk
+};
+
 template <class T>
-class Picker {
+class Selector {
 public:
     using B = typename Bits<T>::type;
 
-    Picker(const Source<T>& source, int threads) : s_(source), threads_(threads), chunks_(source.n, threads) {
-        counts_ = room(0).template get<size_t>(4 * chunks_.count);
+    Selector(const EncoderInput<T>& source, int threads) : s_(source), threads_(threads), chunks_(source.n, threads) {
+        counts_ = scratch<SelectorBuffers>().counts.get<size_t>(4 * chunks_.count);
     }
 
     // Collect elements with keys above `floor`; those above `ceiling` are only counted. Returns how many were met. They
-    // are kept if not more than `room_for` of a chunk, else only counted, too.
-    size_t collect(B floor, size_t room_for, B ceiling = Bits<T>::magnitude) {
-        gather(room_for, [this, floor, ceiling](size_t c, auto keep) -> size_t {
+    // are stored if no chunk has more than `capacity`, else only counted, too.
+    size_t collect(B floor, size_t capacity, B ceiling = Bits<T>::magnitude) {
+        gather(capacity, [this, floor, ceiling](size_t c, auto keep) -> size_t {
             const size_t begin = chunks_.begin(c), end = chunks_.end(c);
             if (ceiling != Bits<T>::magnitude) return scan_between(s_, begin, end, floor, ceiling, keep);
             scan(s_, begin, end, floor, keep);
@@ -107,11 +100,11 @@ public:
         return tally(floor);
     }
 
-    // The same while v comes into being: make(c, keep) writes the v of chunk c to x, and calls keep(i, v) for the elements
+    // The same while v is computed: make(c, keep) writes the v of chunk c to x, and calls keep(i, v) for the elements
     // above `floor`, in order.
     template <class Make>
-    void collect_making(B floor, size_t room_for, Make make) {
-        gather(room_for, [&make](size_t c, auto keep) -> size_t { return make(c, keep), 0; });
+    void collect_making(B floor, size_t capacity, Make make) {
+        gather(capacity, [&make](size_t c, auto keep) -> size_t { return make(c, keep), 0; });
         tally(floor);
     }
 
@@ -132,12 +125,12 @@ public:
 
     // The cut that leaves exactly k; what was collected must reach down to it.
     Cut<B> cut_collected(size_t k) {
-        B* keys = room(3).template get<B>(total_);
+        B* keys = scratch<SelectorBuffers>().candidate_keys.get<B>(total_);
         size_t n = 0;
         for (size_t c = 0; c < chunks_.count; ++c)
             for (size_t i = 0; i < counts_[c]; ++i) keys[n++] = key(values_[c * capacity_ + i]);
         Cut<B> cut{0, 0, k, false};
-        cut.least = nth(keys, n, k - above_, cut.ties);
+        cut.least = radix_select(keys, n, k - above_, cut.ties);
         return cut;
     }
 
@@ -145,78 +138,47 @@ public:
     Cut<B> cut_all(size_t k) {
         stored_ = false, floor_ = Bits<T>::magnitude;
         if (k >= s_.n) return {0, s_.n, s_.n, true};
-        std::uint64_t* tables = room(4).template get<std::uint64_t>(bins * chunks_.count);
-        size_t rank = k;
-        B low = 0;
-        int shift = int(sizeof(B)) * 8 - 1;
-        while (shift > 0) {
-            const int width = shift < digit ? shift : digit, down = shift - width, up = shift;
-            const B mask = (B(1) << width) - 1, prefix = low >> (up - 1) >> 1;
-            each(chunks_.count, threads_, [=](size_t c) {
-                std::uint64_t* table = tables + c * bins;
-                std::memset(table, 0, bins * sizeof *table);
+        std::uint64_t* histograms = scratch<SelectorBuffers>().histograms.get<std::uint64_t>(bins * chunks_.count);
+        RadixDescent<B> descent(k);
+        while (!descent.finished()) {
+            const Digit<B> digit = descent.digit();
+            count_chunks(chunks_, threads_, histograms, bins, [this, digit](size_t c, std::uint64_t* histogram) {
                 alignas(64) T buffer[tile];
                 for (size_t i = chunks_.begin(c), end = chunks_.end(c); i < end; i += tile) {
                     const size_t m = end - i < tile ? end - i : tile;
-                    const T* v = form(s_, i, m, buffer);
+                    const T* v = load_in_place(s_, i, m, buffer);
                     for (size_t j = 0; j < m; ++j) {
                         const B one = key(v[j]);
-                        // Two shifts, because the first level shifts by the full width of the type.
-                        table[(one >> down) & mask] += (one >> (up - 1) >> 1) == prefix;
+                        histogram[digit.of(one)] += digit.counts(one);
                     }
                 }
             });
             formed();
-            for (size_t c = 1; c < chunks_.count; ++c)
-                for (size_t b = 0; b <= size_t(mask); ++b) tables[b] += tables[c * bins + b];
-            B bin = mask;
-            while (tables[bin] < rank) rank -= tables[bin--];
-            low |= bin << down;
-            shift = down;
-            const size_t inside = size_t(tables[bin]);
-            if (shift > 0 && inside <= s_.n / 16 + 4096) {
+            const B bin = descent.take(histograms);
+            if (!descent.finished() && descent.inside() <= s_.n / 16 + 4096) {
                 size_t others = 0;
-                for (size_t c = 1; c < chunks_.count; ++c) others += counts_[c] = size_t(tables[c * bins + size_t(bin)]);
-                counts_[0] = inside - others;
-                return finish(low, shift, inside, rank, k);
+                for (size_t c = 1; c < chunks_.count; ++c)
+                    others += counts_[c] = size_t(histograms[c * bins + size_t(bin)]);
+                counts_[0] = descent.inside() - others;
+                return cut_bin(descent, k);
             }
         }
-        return {low, rank, k, false};
+        return {descent.least(), descent.rank(), k, false};
     }
 
     // Write what the cut keeps: values, indices among k places (padded), and the residual.
-    void emit(const Cut<B>& cut, size_t k, const Values& values, uint8_t* index) {
+    void emit(const Cut<B>& cut, size_t k, const WireValues& values, uint8_t* index) {
         const IndexLayout layout(s_.n, k);
         std::memset(index, 0, layout.bytes);
-        size_t *above = counts_ + chunks_.count, *equal = counts_ + 2 * chunks_.count;
         const B least = cut.least;
         const bool whole = stored_ && above_ == 0;  // every candidate is at hand
-        if (!stored_ && cut.all && floor_ == least - 1) {
-            // All that was counted goes.
-            for (size_t c = 0; c < chunks_.count; ++c) above[c] = 0, equal[c] = counts_[c];
-        } else if (stored_ || chunks_.count > 1) {
-            each(chunks_.count, stored_ ? 1 : threads_, [=](size_t c) {
-                size_t more = stored_ ? over_[c] : 0, same = 0;
-                visit(stored_, c, least, [&](size_t, T v) { more += key(v) > least, same += key(v) == least; });
-                above[c] = more, equal[c] = same;
-            });
-            formed();
-        } else {
-            above[0] = cut.count - cut.ties, equal[0] = cut.ties;
-        }
-        size_t rank = 0, ties = cut.ties;
-        for (size_t c = 0; c < chunks_.count; ++c) {
-            const size_t same = equal[c] < ties ? equal[c] : ties, more = above[c];
-            above[c] = rank, equal[c] = same;
-            rank += more + same, ties -= same;
-        }
-        if (cut.all)  // no quota: elements above and at the cut may have been counted as one
-            for (size_t c = 0; c < chunks_.count; ++c) equal[c] = chunks_.length;
+        const size_t *start = counts_ + chunks_.count, *quota = counts_ + 2 * chunks_.count;
+        size_t rank = divide(cut);
         T* x = s_.x;
         const bool ef = s_.ef;
-        const bool plain = values.kind == (sizeof(T) == 4 ? Kind::float32 : Kind::float64);
-        each(chunks_.count, s_.n < 65536 ? 1 : threads_, [=, &layout, &values](size_t c) {
-            size_t at = above[c], left = equal[c];
+        const bool plain = values.template plain<T>();
+        each(chunks_.count, s_.n < serial_below ? 1 : threads_, [=, &layout, &values](size_t c) {
+            size_t at = start[c], left = quota[c];
             if (plain && layout.bitmap && !whole) {
                 emit_dense(c, least, left, static_cast<T*>(values.data) + at, index);
                 return;
@@ -244,13 +206,10 @@ public:
     // The keys of the elements place(0) ... place(samples - 1).
     template <class Place>
     B* sample(size_t samples, Place place) {
-        B* keys = room(3).template get<B>(2 * samples);
+        B* keys = scratch<SelectorBuffers>().sample_keys.get<B>(2 * samples);
         const size_t piece = 4096;
-        each((samples + piece - 1) / piece, samples < 2 * piece ? 1 : threads_, [=](size_t p) {
-            for (size_t j = p * piece; j < samples && j < (p + 1) * piece; ++j) {
-                const size_t i = place(j);
-                keys[j] = key(s_.g ? T(s_.beta * s_.x[i]) + T(s_.gamma * s_.g[i]) : s_.x[i]);
-            }
+        each_piece(samples, piece, samples < 2 * piece ? 1 : threads_, [=](size_t begin, size_t end) {
+            for (size_t j = begin; j < end; ++j) keys[j] = key(value_at(s_, place(j)));
         });
         return keys;
     }
@@ -258,10 +217,10 @@ public:
 private:
     // Run scan(c, keep) on every chunk; it returns how many elements it only counted.
     template <class Scan>
-    void gather(size_t room_for, Scan scan) {
-        capacity_ = room_for < chunks_.length ? room_for : chunks_.length;
-        offsets_ = room(1).template get<std::uint32_t>(capacity_ * chunks_.count);
-        values_ = room(2).template get<T>(capacity_ * chunks_.count);
+    void gather(size_t capacity, Scan scan) {
+        capacity_ = capacity < chunks_.length ? capacity : chunks_.length;
+        offsets_ = scratch<SelectorBuffers>().candidate_offsets.get<std::uint32_t>(capacity_ * chunks_.count);
+        values_ = scratch<SelectorBuffers>().candidate_values.get<T>(capacity_ * chunks_.count);
         over_ = counts_ + 3 * chunks_.count;
         each(chunks_.count, threads_, [this, &scan](size_t c) {
             const size_t begin = chunks_.begin(c), capacity = capacity_;
@@ -287,9 +246,32 @@ private:
         return total_ + above_;
     }
 
-    static Room& room(int slot) {
-        static thread_local Room rooms[5];
-        return rooms[slot];
+    // For each chunk, the rank of its first selected element and how many ties it may send; returns how many are selected.
+    size_t divide(const Cut<B>& cut) {
+        size_t *above = counts_ + chunks_.count, *equal = counts_ + 2 * chunks_.count;
+        const B least = cut.least;
+        if (!stored_ && cut.all && floor_ == least - 1) {
+            // All that were counted are selected.
+            for (size_t c = 0; c < chunks_.count; ++c) above[c] = 0, equal[c] = counts_[c];
+        } else if (stored_ || chunks_.count > 1) {
+            each(chunks_.count, stored_ ? 1 : threads_, [=](size_t c) {
+                size_t more = stored_ ? over_[c] : 0, same = 0;
+                visit(stored_, c, least, [&](size_t, T v) { more += key(v) > least, same += key(v) == least; });
+                above[c] = more, equal[c] = same;
+            });
+            formed();
+        } else {
+            above[0] = cut.count - cut.ties, equal[0] = cut.ties;
+        }
+        size_t rank = 0, ties = cut.ties;
+        for (size_t c = 0; c < chunks_.count; ++c) {
+            const size_t same = equal[c] < ties ? equal[c] : ties, more = above[c];
+            above[c] = rank, equal[c] = same;
+            rank += more + same, ties -= same;
+        }
+        if (cut.all)  // no quota: elements above and at the cut may have been counted as one
+            for (size_t c = 0; c < chunks_.count; ++c) equal[c] = chunks_.length;
+        return rank;
     }
 
     // From now on v is in x, where it was left there.
@@ -297,10 +279,10 @@ private:
         if (s_.ef) s_.g = nullptr;
     }
 
-    Cut<B> finish(B low, int shift, size_t inside, size_t rank, size_t k) {
-        // One pass gathers the keys of the one bin that the cut goes through; counts_ says how many a chunk has.
-        const B high = low + ((B(1) << shift) - 1);
-        B* keys = room(3).template get<B>(inside);
+    // The cut inside the bin that a descent reached: one pass gathers the bin's keys, counts_ says how many a chunk has.
+    Cut<B> cut_bin(const RadixDescent<B>& descent, size_t k) {
+        const B low = descent.least(), high = descent.most();
+        B* keys = scratch<SelectorBuffers>().candidate_keys.get<B>(descent.inside());
         size_t* counts = counts_;
         size_t before = 0;
         for (size_t c = 0; c < chunks_.count; ++c) {
@@ -315,18 +297,18 @@ private:
             });
         });
         Cut<B> cut{0, 0, k, false};
-        cut.least = nth(keys, inside, rank, cut.ties);
+        cut.least = radix_select(keys, descent.inside(), descent.rank(), cut.ties);
         return cut;
     }
 
-    // A chunk's part of a bitmap and its values: 16 elements at a time, as most of these hold some that go.
+    // A chunk's part of a bitmap and its values: 16 elements at a time, as most of these hold selected ones.
     void emit_dense(size_t c, B least, size_t left, T* out, uint8_t* index) const {
         alignas(64) T buffer[tile];
         T* x = s_.x;
         const bool ef = s_.ef;
         for (size_t i = chunks_.begin(c), end = chunks_.end(c); i < end; i += tile) {
             const size_t m = end - i < tile ? end - i : tile;
-            const T* v = form(s_, i, m, buffer);
+            const T* v = load_in_place(s_, i, m, buffer);
             for (size_t j = 0; j < m; j += lanes) {
                 std::uint32_t over, same;
                 if (j + lanes <= m) {
@@ -359,12 +341,12 @@ private:
         const size_t begin = chunks_.begin(c);
         const size_t n = counts_[c];
         for (size_t i = 0; i < n; ++i) {
-            if (s_.ef && i + ahead < n) __builtin_prefetch(s_.x + begin + offsets[i + ahead], 1);
+            if (s_.ef && i + prefetch_distance < n) __builtin_prefetch(s_.x + begin + offsets[i + prefetch_distance], 1);
             if (key(values[i]) >= least) hit(begin + offsets[i], values[i]);
         }
     }
 
-    Source<T> s_;
+    EncoderInput<T> s_;
     int threads_;
     Chunks chunks_;
     size_t* counts_ = nullptr;
