@@ -64,7 +64,7 @@ class OptimizerHandle(Handle):
 
     def synchronize(self) -> None:
         """Exchange what backward passes of this step have left; after an ordinary `backward()` nothing is left."""
-        if self.reducer.unfinished or not self.reducer.settled:
+        if not self.closed and (self.reducer.unfinished or not self.reducer.settled):
             self.reducer.finish()
 
     def before_step(self, closure: Any = None) -> None:
@@ -77,6 +77,7 @@ class OptimizerHandle(Handle):
         self.reducer.settled = False
 
     def _busy(self) -> bool:
+        self.reducer.drop_failed()
         return self.reducer.busy
 
     def _switched(self) -> None:
