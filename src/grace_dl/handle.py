@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .algebra.base import Method
 from .algebra.named import build
-from .algebra.text import as_method
+from .algebra.text import CarriesMethod, as_method
 from .errors import ConfigError
 from .session import Session
 from .telemetry import Stats
@@ -47,7 +47,7 @@ class Handle:
         """Bytes, collectives and seconds of this rank since `attach`; also once the handle is closed."""
         return self._stats.copy()
 
-    def switch(self, method: Method | str) -> None:
+    def switch(self, method: Method | str | CarriesMethod) -> None:
         """Use another method from the next step on. All ranks must do so between the same two steps.
 
         What the present method still owes is added to the next gradient, so nothing is lost.

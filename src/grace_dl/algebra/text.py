@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import ConfigError
 from .base import Method, check_method
@@ -74,6 +74,13 @@ def split_list(texts: str | Iterable[str]) -> list[str]:
         else:
             found.append(item)
     return found
+
+
+class CarriesMethod(Protocol):
+    """An object that carries a method, such as a communicator of `grace_dl.dist`."""
+
+    @property
+    def method(self) -> Method: ...
 
 
 def carries_method(value: Any) -> bool:

@@ -10,7 +10,7 @@ cd "$(dirname "$0")"
 . ./envs.conf
 
 default_python=python3
-[ -x .venv/bin/python ] && default_python=$PWD/.venv/bin/python
+[ -x ../../.venv/bin/python ] && default_python=$(cd ../.. && pwd)/.venv/bin/python
 interface="${ETH_INTERFACE:-}"
 [ "${rdma:-0}" = 0 ] || interface="${IB_INTERFACE:-}"
 if [ -n "$interface" ]; then
