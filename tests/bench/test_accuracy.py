@@ -57,7 +57,7 @@ def test_a_study(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
     # Momentum is in the memory, as the authors of the method have it.
     folder = next(tmp_path.glob("study/*dgc*_1"))
     tree = json.loads((folder / "config.json").read_text())["configs"]["train"]
-    assert tree["optimizer"]["()"].endswith("DGCSGD") and tree["compression"]["memory"]["momentum"] == 0.9
+    assert tree["optimizer"]["()"].endswith("DGCSGD") and tree["compression"] == DGC
     assert not (folder / "checkpoints").exists()
 
     def never(*arguments: Any, **more: Any) -> None:
@@ -106,13 +106,11 @@ def test_runs_of_training_are_imported(tmp_path: Path, capsys: pytest.CaptureFix
     options = [word for k, v in SMALL.items() for word in (f"--configs.{k}", v)]
     for name, more in (
         ("plain", []),
-        ("topk", ["configs/grace.py", "--configs.train.compression.compressor", "topk"]),
+        ("topk", ["--configs.train.compression", "topk:ratio=0.1"]),
         ("short", ["--configs.train.num_steps", "1"]),
     ):
-        files = [word for word in more if word.endswith(".py")]
-        rest = [word for word in more if not word.endswith(".py")]
         path = ["--configs.train.save_path", str(tmp_path / name), "--configs.train.num_epochs", "1"]
-        assert main(["train", "--configs", "configs/synthetic.py", *files, *options, *path, *rest]) == 0
+        assert main(["train", "--configs", "configs/synthetic.py", *options, *path, *more]) == 0
     # As if it had been interrupted.
     record = json.loads((tmp_path / "short/config.json").read_text())
     (tmp_path / "short/config.json").write_text(json.dumps({**record, "steps": 12}))
@@ -120,10 +118,10 @@ def test_runs_of_training_are_imported(tmp_path: Path, capsys: pytest.CaptureFix
     folders = [str(tmp_path / name) for name in ("plain", "topk", "short")]
     assert main(["bench", "accuracy", "--from-runs", *folders, "--out", str(out)]) == 0
     assert "step 1 of 12" in capsys.readouterr().out
-    records = {r["method"].partition(":")[0]: r for r in results.load(out)["records"]}
-    assert set(records) == {"ddp", "topk"}
-    assert not records["topk"]["timed"] and records["topk"]["rate"] == "loopback"
-    assert records["topk"]["accuracy"] == read(tmp_path / "topk/log.jsonl")[-1]["acc/test_top1"]
+    records = {r["method"]: r for r in results.load(out)["records"]}
+    assert set(records) == {"ddp", "topk:0.1"}
+    assert not records["topk:0.1"]["timed"] and records["topk:0.1"]["rate"] == "loopback"
+    assert records["topk:0.1"]["accuracy"] == read(tmp_path / "topk/log.jsonl")[-1]["acc/test_top1"]
     assert main(["bench", "accuracy", "--from-runs", str(tmp_path), "--out", str(out)]) == 2
     assert "config.json" in capsys.readouterr().err
 

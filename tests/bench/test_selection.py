@@ -74,31 +74,27 @@ def test_candidates() -> None:
 
 def test_training_settings_of_methods() -> None:
     assert files_and_overrides("ddp") == ([], {})
-    files, overrides = files_and_overrides("topk:0.1,communicator=broadcast")
-    assert files == ["configs/grace.py"]
-    assert overrides == {
-        "train.compression.compressor": "topk",
-        "train.compression.ratio": 0.1,
-        "train.compression.communicator": "broadcast",
-    }
-    files, overrides = files_and_overrides("dgc:0.05,warmup_stages=2,warmup_steps=3,momentum=0.8")
-    assert files == ["configs/dgc/wm0.py"]
-    assert overrides["train.compression.compress_ratio"] == 0.05
-    assert overrides["train.compression.warmup_epochs"] == 2
-    assert overrides["train.optimizer.momentum"] == 0.8
-    with pytest.raises(ConfigError, match="single methods"):
-        files_and_overrides("schedule(0=none; 5=topk:0.1)")
+    for text in (
+        "topk:0.1,communicator=broadcast",
+        "dgc:0.1,memory=residual",
+        "schedule(0=none; 5=topk:0.1)",
+    ):
+        assert files_and_overrides(text) == ([], {"train.compression": text})
+    # Momentum is the method's, so the optimizer must be DGC's.
+    for text in ("dgc:0.05,momentum=0.8", "schedule(0=none; 5=dgc:0.05,momentum=0.8)"):
+        files, overrides = files_and_overrides(text)
+        assert files == ["configs/dgc/wm0.py"]
+        assert overrides["train.compression"] == text and overrides["train.optimizer.momentum"] == 0.8
 
 
 def test_methods_of_saved_configs() -> None:
     def method(compression: object) -> str:
         return method_in({"train": {"compression": compression}}, epoch_steps=10)
 
-    assert method(None) == "ddp"
-    assert method({"()": "x.grace", "compressor": "powersgd", "rank": 2}) == "powersgd:2"
+    assert method(None) == "ddp" and method("powersgd:rank=2") == "powersgd:2"
     memory = {"()": "x.DGCSGDMemory", "momentum": 0.8, "nesterov": False, "gradient_clipping": None}
-    dgc = {"()": "x.DGCCompressor", "compress_ratio": 0.05, "warmup_epochs": 2, "warmup_coeff": None}
+    dgc = {"()": "x.DGCCompressor", "compress_ratio": 0.05, "warmup_epochs": 2, "warmup_coeff": [0.2, 0.1]}
     found = method({**dgc, "warmup_steps": 0, "memory": memory})
-    assert found == "dgc:0.05,warmup_stages=2,warmup_steps=10,momentum=0.8"
+    assert found == "dgc:0.05,warmup_stages=2,warmup_steps=10,warmup_coeff=[0.2,0.1],momentum=0.8"
     assert str(parse(found)) == found
-    assert method({**dgc, "warmup_epochs": 0, "warmup_steps": 0}) == "dgc:0.05"
+    assert method({**dgc, "warmup_epochs": -1}) == "dgc:0.05"
