@@ -6,10 +6,6 @@ import math
 
 import pytest
 import torch
-from grace_dl.compressor.onebit import OneBitCompressor
-from grace_dl.compressor.randomk import RandomKCompressor
-from grace_dl.compressor.signum import SignumCompressor
-from grace_dl.compressor.topk import TopKCompressor
 from torch import Tensor
 
 from grace_dl import Compressor
@@ -22,6 +18,10 @@ from grace_dl.memory.dgc import DgcMemory
 from grace_dl.memory.none import NoneMemory
 from grace_dl.memory.residual import ResidualMemory
 from grace_dl.memory.signum import SignumMemory
+from grace_dl.methods.onebit import OneBitCompressor
+from grace_dl.methods.randomk import RandomKCompressor
+from grace_dl.methods.signum import SignumCompressor
+from grace_dl.methods.topk import TopKCompressor
 
 
 class Largest(Compressor):
