@@ -22,6 +22,7 @@ from grace_dl.methods.onebit import OneBitCompressor
 from grace_dl.methods.randomk import RandomKCompressor
 from grace_dl.methods.signum import SignumCompressor
 from grace_dl.methods.topk import TopKCompressor
+from grace_dl.transport.local import LocalTransport
 
 
 class Largest(Compressor):
@@ -147,12 +148,12 @@ def test_encode_from_leaves_what_was_asked_for(kind, leave):
 
 
 def test_randomk_takes_its_scaling_from_the_memory_without_being_changed():
-    compressor = RandomKCompressor(0.1)
-    assert Allreduce(compressor, ResidualMemory()).compressor.scaled is False
-    assert Allreduce(compressor, NoneMemory()).compressor.scaled is True
+    compressor, here = RandomKCompressor(0.1), LocalTransport()
+    assert Allreduce(compressor, ResidualMemory(), transport=here).compressor.scaled is False
+    assert Allreduce(compressor, NoneMemory(), transport=here).compressor.scaled is True
     assert compressor.scaled is None
     decided = RandomKCompressor(0.1, scaled=True)
-    assert Allgather(decided, ResidualMemory()).compressor is decided
+    assert Allgather(decided, ResidualMemory(), transport=here).compressor is decided
 
 
 def test_how_payloads_travel_does_not_enter_any_draw():

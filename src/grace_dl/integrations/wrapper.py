@@ -116,7 +116,7 @@ def _step(self: Distributed, closure: Callable[[], Any] | None = None) -> Any:
     loss = plain() if closure is None else plain(closure)
     if self.grace is not None:
         self.grace.after_step()
-    self._opt_called = True
+    self._opt_called = True  # type: ignore[attr-defined]
     return loss
 
 
