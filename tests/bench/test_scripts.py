@@ -19,7 +19,12 @@ NONE = dict.fromkeys("opt dnn bs rank senlen imgsize rounds hosts opts dnns out"
 def bash(root: Path, script: str, **settings: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **NONE, "PY": sys.executable, "PYTHONPATH": str(root / "src"), **settings}
     return subprocess.run(
-        ["bash", script], cwd=root, env=environment, capture_output=True, text=True, timeout=240
+        ["bash", script],
+        cwd=root / "examples" / "acpsgd",
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
 
 

@@ -48,13 +48,12 @@ def held(rank: int, world: int, text: str, target: str) -> dict[str, float]:
     of_model = storages(p.grad for p in model.parameters() if p.grad is not None)
     found = {k: v for k, v in after.items() if k not in before and k not in of_model}
     result: dict[str, float] = {}
-    for part in method.parts():
-        for label, memory in handle.session._communicator(part).memories().items():
-            for slots in memory.state.values():
-                for slot, tensor in slots.items():
-                    name = slot if label == "memory" else f"{label} {slot}"
-                    nbytes = found.pop(tensor.untyped_storage().data_ptr())
-                    result[name] = result.get(name, 0.0) + nbytes / size
+    for label, memory in handle.session.memories().items():
+        for slots in memory.state.values():
+            for slot, tensor in slots.items():
+                name = f"second {slot}" if label.endswith("/second") else slot
+                nbytes = found.pop(tensor.untyped_storage().data_ptr())
+                result[name] = result.get(name, 0.0) + nbytes / size
     return {**result, "other": sum(found.values()) / size}
 
 

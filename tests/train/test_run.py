@@ -125,7 +125,7 @@ def test_under_mpirun_and_by_itself(tmp_path: Path, root: Path) -> None:
         environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR")}
         processes.append(
             subprocess.Popen(
-                [sys.executable, str(root / "train.py"), *command_line(tmp_path)],
+                [sys.executable, str(root / "examples" / "dgc" / "train.py"), *command_line(tmp_path)],
                 env={**environment, **variables},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -66,6 +66,10 @@ class Schedule(Method):
         return f"grace.schedule({', '.join(map(repr, self.stages))})"
 
 
+_RESERVED = set("=;()'\"")
+"""What the text form of methods uses itself."""
+
+
 def by_parameter(rules: Mapping[str, Method], *, default: Method) -> ByParameter:
     """Different methods for different parameters.
 
@@ -81,6 +85,12 @@ def by_parameter(rules: Mapping[str, Method], *, default: Method) -> ByParameter
         raise ConfigError(
             f"rules={rules!r} must map patterns of parameter names to methods, as {{'*.bias': none()}}."
         )
+    for pattern in rules:
+        if pattern != pattern.strip() or _RESERVED & set(pattern) or pattern.count("[") != pattern.count("]"):
+            raise ConfigError(
+                f"pattern {pattern!r} cannot be written in the text form of a method: leave out '=', ';', '(', ')', quotes, "
+                "spaces at its ends and unpaired '[' or ']'."
+            )
     return ByParameter(tuple((p, check_method(m)) for p, m in rules.items()), check_method(default))
 
 

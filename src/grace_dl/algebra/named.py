@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import re
 import warnings
 from collections.abc import Callable, Hashable, Iterator
@@ -126,7 +127,7 @@ class Named(Single):
 
     def __repr__(self) -> str:
         shown = {p.name: self.get(p.name) for p in self.info.parameters[:1]} | dict(self.settings)
-        return f"grace.{self.name}({', '.join(f'{k}={v!r}' for k, v in shown.items())})"
+        return f"grace.{self.name}({', '.join(f'{k}={_literal(v)}' for k, v in shown.items())})"
 
 
 def build(name: str, *arguments: Any, **settings: Any) -> Named:
@@ -154,8 +155,10 @@ def build(name: str, *arguments: Any, **settings: Any) -> Named:
     catalog.communicator_for(info, settings.get("communicator"))
     if memory is not None and info.memory(memory) == info.memories[0]:
         settings["memory"] = None
-    frozen = {key: _frozen(value) for key, value in settings.items()}
-    given = tuple((p, frozen[p]) for p, q in known.items() if p in frozen and frozen[p] != _frozen(q.default))
+    frozen = {key: _frozen(value, known[key]) for key, value in settings.items()}
+    given = tuple(
+        (p, frozen[p]) for p, q in known.items() if p in frozen and frozen[p] != _frozen(q.default, q)
+    )
     method = Named(name, given)
     _try_out(method)
     return method
@@ -262,22 +265,45 @@ def signature(info: MethodInfo) -> list[tuple[Any, Parameter]]:
     ]
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
+def _frozen(value: Any, parameter: Parameter) -> Any:
+    """A setting as a method holds it: hashable, and written alike where it is equal."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_frozen(item, parameter) for item in value)
+    if type(value) is int and "float" in parameter.annotation and "int" not in parameter.annotation:
+        return float(value)
+    try:
+        hash(value)
+    except TypeError:
+        raise ConfigError(
+            f"{parameter.name}={value!r} cannot be a setting: a method is an immutable value, and a "
+            f"{type(value).__name__} is not; pass a number, a text or a tuple."
+        ) from None
+    return value
 
 
 def write(value: Any) -> str:
     """A value of a setting as the text form has it."""
     if isinstance(value, tuple):
         return f"[{','.join(map(write, value))}]"
-    if callable(value):
-        return _function(value)
-    return value if isinstance(value, str) else repr(value)
+    bare = isinstance(value, str) and _BARE.fullmatch(value) and value not in ("True", "False", "None")
+    return str(value) if bare else _literal(value)
+
+
+_BARE = re.compile(r"[A-Za-z_][\w.]*")
+"""Texts that need no quotes."""
+
+
+def _literal(value: Any) -> str:
+    """A value as Python code; of a function, which has none, its name, the same on every rank."""
+    if isinstance(value, float) and math.isinf(value):
+        return "1e999" if value > 0 else "-1e999"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_literal, value))}{',' if len(value) == 1 else ''})"
+    return _function(value) if callable(value) else repr(value)
 
 
 def _function(value: Any) -> str:
-    """A function's name, the same in every process."""
     if isinstance(value, functools.partial):
         given = [*map(write, value.args), *(f"{key}={write(part)}" for key, part in value.keywords.items())]
         return f"{_function(value.func)}({', '.join(given)})"
-    return str(getattr(value, "__qualname__", type(value).__qualname__))
+    return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"

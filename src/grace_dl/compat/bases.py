@@ -77,7 +77,10 @@ class Memory(memory_base.Memory, abc.ABC):
             tensors.clear()
         for name, slots in self.state.items():
             for attribute in own.keys() & slots.keys():
-                own[attribute][name] = slots.pop(attribute)
+                own[attribute][name] = self._restored(slots.pop(attribute))
+
+    def _restored(self, tensor: Tensor) -> Any:
+        return tensor
 
     def _tensors(self) -> dict[str, dict[str, Tensor]]:
         """Attributes that hold tensors by parameter name."""

@@ -67,9 +67,9 @@ class Communicator:
         rank: int | None = None,
         method: Single | None = None,
     ) -> None:
-        _check(compressor, memory)
         self.compressor: Any = compressor
         self._own = self._exchanges_itself()
+        _check(compressor, memory)
         self.memory: Any = NoneMemory() if memory is None and self._own else memory
         self.world_size = world_size
         self.handles: dict[Any, Any] = {}
@@ -83,7 +83,7 @@ class Communicator:
 
     def _exchanges_itself(self) -> bool:
         """Whether `send_receive` and its like do the exchange, rather than a communicator of `grace_dl`."""
-        builtin = next(cls for cls in type(self).__mro__ if cls.__module__ == __name__)
+        builtin = next(cls for cls in type(self).__mro__ if cls.__module__.startswith(f"{__package__}."))
         own = any(getattr(type(self), hook) is not getattr(builtin, hook) for hook in _HOOKS)
         if not own and not self.way:
             raise TypeError(
@@ -169,19 +169,22 @@ class Communicator:
 
     def _encode(self, tensor: Any, name: str) -> tuple[Any, Any]:
         tensor = self.memory.compensate(tensor, name)
-        tensors, ctx = self._compress(tensor, name)
+        tensors, ctx = self._compress_with(self.compressor, tensor, name)
         self.memory.update(tensor, name, self.compressor, tensors, ctx)
-        self._sent += sum(part.nbytes for part in tensors if isinstance(part, Tensor))
+        self._sent += sum(map(self._size, tensors))
         return tensors, ctx
 
-    def _compress(self, tensor: Any, name: str) -> tuple[Any, Any]:
-        if not isinstance(self.compressor, Codec):
-            return self.compressor.compress(tensor, name)
+    def _size(self, part: Any) -> int:
+        return int(part.nbytes)
+
+    def _compress_with(self, compressor: Any, tensor: Any, name: str) -> tuple[Any, Any]:
+        if not isinstance(compressor, Codec):
+            return compressor.compress(tensor, name)
         # Random draws of the built-in compressors differ by step and rank.
         step = self._steps[name] = self._steps.get(name, -1) + 1
         transport = self._connected()
         key = Key(name, 0, step, transport.rank, transport.size, self.way == "allreduce")
-        payload, _ = self.compressor.encode(working(tensor), key)
+        payload, _ = compressor.encode(working(tensor), key)
         return payload, Context(tensor.shape, tensor.dtype, key)
 
     def _connected(self) -> Transport:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..compressor.base import Compressor
+from ..compressor.base import Compressor, Context, Payload
+from ..compressor.cast import shares
 from ..errors import ConfigError
 from ..methods import (
     adaq,
@@ -80,6 +81,12 @@ class _Voting(Original):
 
 class FP16Compressor(_Averaging, fp16.FP16Compressor):
     __doc__ = fp16.FP16Compressor.__doc__
+
+    def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
+        super().accumulate_(out, payload, ctx)
+        if not self.average:
+            # Where payloads are summed, each rank has sent its share of the mean.
+            out.mul_(shares(ctx.key))
 
 
 class NaturalCompressor(_Averaging, natural.NaturalCompressor):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ..algebra.base import Method
-from ..algebra.text import as_method
+from ..algebra.text import CarriesMethod, as_method
 from ..errors import ConfigError
 from ..handle import Handle, ManualHandle
 from ..session import Session
@@ -21,7 +21,7 @@ from .optimizer import OptimizerHandle
 
 def attach(
     target: DistributedDataParallel | torch.optim.Optimizer,
-    method: Method | str,
+    method: Method | str | CarriesMethod,
     *,
     named_parameters: Iterable[tuple[str, Tensor]] | None = None,
     scaler: Any = None,
@@ -60,7 +60,7 @@ def attach(
     )
 
 
-def manual(method: Method | str, *, transport: Transport | None = None) -> ManualHandle:
+def manual(method: Method | str | CarriesMethod, *, transport: Transport | None = None) -> ManualHandle:
     """A handle for loops that exchange gradients themselves, with `handle.step(tensor, name)`.
 
     `transport`: the ranks to exchange with, those of the running engine if not given.

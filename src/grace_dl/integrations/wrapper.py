@@ -105,25 +105,30 @@ def _subclass(base: type[torch.optim.Optimizer], saves_state: bool, module: str 
 
         def load_state_dict(self, state_dict: dict[str, Any]) -> None:
             """Go on from `state_dict`. From another rank's, all but the residuals is taken, with a warning."""
-            if self.grace is not None:
-                self.grace.reducer.give_up()
-                _load(self.grace, state_dict.get("grace"))
-            super().load_state_dict({key: value for key, value in state_dict.items() if key != "grace"})
+            own = {key: value for key, value in state_dict.items() if key != "grace"}
+            if self.grace is None or state_dict.get("grace") is None:
+                super().load_state_dict(own)
+                return
+            self.grace.reducer.give_up()
+            saved = _fitting(self.grace, state_dict["grace"])
+            # Both are checked before either changes.
+            self.grace.session.check_state(saved)
+            super().load_state_dict(own)
+            self.grace.load_state_dict(saved)
 
     Distributed.__name__ = Distributed.__qualname__ = base.__name__
     Distributed.__module__ = module or base.__module__
     return Distributed
 
 
-def _load(handle: OptimizerHandle, saved: dict[str, Any] | None) -> None:
-    if saved is None:
-        return
+def _fitting(handle: OptimizerHandle, saved: dict[str, Any]) -> dict[str, Any]:
+    """`saved` as this rank may load it."""
     transport = handle.session.transport
-    if (saved["rank"], saved["world_size"]) != (transport.rank, transport.size):
-        warnings.warn(
-            f"this is the checkpoint of rank {saved['rank']} of {saved['world_size']}, loaded on rank {transport.rank} "
-            f"of {transport.size}: residuals start from zero here. Save and load one per rank to go on exactly.",
-            stacklevel=3,
-        )
-        saved = without_residuals(saved, transport.rank, transport.size)
-    handle.load_state_dict(saved)
+    if (saved["rank"], saved["world_size"]) == (transport.rank, transport.size):
+        return saved
+    warnings.warn(
+        f"this is the checkpoint of rank {saved['rank']} of {saved['world_size']}, loaded on rank {transport.rank} "
+        f"of {transport.size}: residuals start from zero here. Save and load one per rank to go on exactly.",
+        stacklevel=3,
+    )
+    return without_residuals(saved, transport.rank, transport.size)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..compat.bases import Compressor, Memory
-from ..compat.communicators import Communicator
+from ..compat.tensorflow import Communicator, Compressor, Memory
 from ..integrations import horovod_patch
 
 if TYPE_CHECKING:

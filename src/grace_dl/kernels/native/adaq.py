@@ -15,8 +15,6 @@ from .pointer import address, inputs, native_dtype, part_address, threads
 
 __all__ = ["adaq_add", "adaq_encode"]
 
-_FAULTS = ("", "the signs do not mark the announced negative elements", "coded indices are wrong")
-
 
 def adaq_encode(
     source: Source, ratio: float, slots: int, means: Tensor, counts: Tensor, index: Tensor, signs: Tensor
@@ -52,4 +50,4 @@ def adaq_add(
     )
     fault = _native.adaq_add(wide, address(out, out.dtype, n), n, slots, *sides, *data, alpha, threads())
     if fault:
-        raise broken(_FAULTS[fault])
+        raise broken(_native.FAULTS[fault])

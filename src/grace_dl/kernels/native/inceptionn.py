@@ -15,8 +15,6 @@ from .pointer import address, inputs, native_dtype, part_address, threads
 
 __all__ = ["inceptionn_add", "inceptionn_encode"]
 
-_FAULTS = ("", "padding bits are set", "the classes hold other numbers of elements than the tags say")
-
 
 def inceptionn_encode(source: Source, bound: float) -> list[Tensor]:
     """Tags of 2 bits, then the elements of each class: multiples of `bound`, a power of two, or raw."""
@@ -55,4 +53,4 @@ def inceptionn_add(out: Tensor, payload: list[Tensor], bound: float, alpha: floa
         parts += [address(part, kind, part.numel()), part.numel()]
     fault = _native.inceptionn_add(wide, address(out, out.dtype, n), n, *parts, bound, alpha, threads())
     if fault:
-        raise broken(_FAULTS[fault])
+        raise broken(_native.FAULTS[fault])

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-import grace_dl._native as _native
+import grace_dl._native as _native  # absolute: mypy cannot resolve `from ... import` of a compiled module
 
 from ...errors import UnsupportedError
 from ..check import payload_part

@@ -15,8 +15,6 @@ from .pointer import address, inputs, native_dtype, part_address, threads
 
 __all__ = ["sketch_add", "sketch_encode"]
 
-_FAULTS = ("", "padding bits are set", "a bucket's mean is not finite")
-
 
 def sketch_encode(source: Source, bits: int, codes: Tensor, means: Tensor) -> None:
     """Code each element by the quantile bucket it falls in; boundaries come from a strided sample."""
@@ -37,4 +35,4 @@ def sketch_add(out: Tensor, codes: Tensor, means: Tensor, bits: int, alpha: floa
     data = part_address(codes, torch.uint8, packed_bytes(n, bits)), part_address(means, out.dtype, 1 << bits)
     fault = _native.sketch_add(wide, address(out, out.dtype, n), n, *data, bits, alpha, threads())
     if fault:
-        raise broken(_FAULTS[fault])
+        raise broken(_native.FAULTS[fault])

@@ -35,19 +35,11 @@ __all__ = [
 ]
 
 _KIND = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
-_FAULTS = (
-    "",
-    "padding bits are set",
-    "coded indices hold another number of entries than announced",
-    "indices do not increase within the tensor",
-    "padding of the indices is wrong",
-    "values behind the announced ones are not zero",
-)
 
 
 def _check(fault: int) -> None:
     if fault:
-        raise broken(_FAULTS[fault])
+        raise broken(_native.FAULTS[fault])
 
 
 def _sized(values: Tensor, index: Tensor, d: int, k: int) -> tuple[int, int, int]:
