@@ -11,16 +11,12 @@ run() { # name, then config files and settings
   "$grace" train -np 2 --configs configs/cifar/small.py "${@:2}" --configs.model.width 16 --configs.seed "$seed" --suffix ".$1.s$seed"
 }
 
-low_rank() { # method, then settings
-  echo configs/grace.py --configs.train.compression.compressor "$1" --configs.train.compression.rank 4 "${@:2}"
-}
-
 for seed in 1 2 3; do
   run none
   run dgc configs/dgc/wm5.py --configs.train.compression.warmup_steps 156
-  run acpsgd $(low_rank acpsgd)
-  run powersgd $(low_rank powersgd)
-  run acpsgd-start $(low_rank acpsgd --configs.train.compression.start_iter 780)
-  run acpsgd-start195 $(low_rank acpsgd --configs.train.compression.start_iter 195)
+  run acpsgd --configs.train.compression acpsgd:4
+  run powersgd --configs.train.compression powersgd:4
+  run acpsgd-start --configs.train.compression acpsgd:4,start_iter=780
+  run acpsgd-start195 --configs.train.compression acpsgd:4,start_iter=195
 done
 "$grace" bench accuracy --from-runs runs/cifar.small*.s[123].np2 --out benchmarks/accuracy-cifar.json

@@ -15,8 +15,7 @@ run() { # name, then config files and settings
 run none
 run dgc configs/dgc/wm5.py
 for method in acpsgd powersgd; do
-  low_rank=(configs/grace.py --configs.train.compression.compressor "$method" --configs.train.compression.rank 4)
-  run "$method" "${low_rank[@]}"
-  run "$method-start" "${low_rank[@]}" --configs.train.compression.start_iter 312
+  run "$method" --configs.train.compression "$method:4"
+  run "$method-start" --configs.train.compression "$method:4,start_iter=312"
 done
 "$grace" bench accuracy --from-runs runs/cifar.resnet20*.np2 --out benchmarks/accuracy-resnet20.json

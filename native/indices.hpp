@@ -12,6 +12,9 @@ using std::size_t;
 using std::uint64_t;
 using std::uint8_t;
 
+// Elements at scattered indices miss the cache, so they are asked for this many accesses ahead.
+constexpr size_t prefetch_distance = 64;
+
 struct IndexLayout {
     uint64_t d, k;
     int width = 0;  // bits of an index stored as they are
@@ -118,7 +121,18 @@ static inline uint64_t word_at(const uint8_t* data, size_t bytes, size_t at) {
     return word;
 }
 
-static inline bool spare_bits_clear(const uint8_t* data, size_t bytes, uint64_t bits) {
+// 64 bits to a byte position; what would lie beyond the end is left out.
+static inline void store_word(uint8_t* data, size_t bytes, size_t at, uint64_t word) {
+    const size_t n = bytes - at < 8 ? bytes - at : 8;
+    uint8_t raw[8];
+    for (int b = 0; b < 8; ++b) raw[b] = uint8_t(word >> (8 * b));
+    if (n == 8) std::memcpy(data + at, raw, 8);
+    else std::memcpy(data + at, raw, n);
+}
+
+static inline size_t count_ones(uint64_t word) { return size_t(__builtin_popcountll(word)); }
+
+static inline bool padding_bits_clear(const uint8_t* data, size_t bytes, uint64_t bits) {
     return bits == uint64_t(bytes) * 8 || (data[bytes - 1] >> (bits & 7)) == 0;
 }
 

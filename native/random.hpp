@@ -37,8 +37,8 @@ template <class Body>
 static inline void progress(std::uint64_t word, std::uint64_t begin, std::size_t n, Body body) {
     for (std::size_t done = 0; done < n;) {
         // A 32-bit counter: a 64-bit one would be narrowed in every vector. Pieces keep it from wrapping.
-        std::uint64_t room = (std::uint64_t(1) << 32) - ((begin + done) & 0xffffffffu);
-        std::size_t m = room < n - done ? std::size_t(room) : n - done;
+        std::uint64_t left = (std::uint64_t(1) << 32) - ((begin + done) & 0xffffffffu);
+        std::size_t m = left < n - done ? std::size_t(left) : n - done;
         m = m < (1u << 30) ? m : (1u << 30);
         body(Progression(word, begin + done), done, m);
         done += m;
@@ -46,6 +46,14 @@ static inline void progress(std::uint64_t word, std::uint64_t begin, std::size_t
 }
 
 static inline std::uint32_t draw(std::uint64_t word, std::uint64_t i) { return Progression(word, i).next(); }
+
+// Uniform among 0 ... limit - 1.
+static inline std::size_t draw_below(std::uint64_t word, std::uint64_t i, std::size_t limit) {
+    return std::size_t((std::uint64_t(draw(word, i)) * limit) >> 32);
+}
+
+// The j-th of a sample that draws one element from each run of `stride`: no period of the tensor can match the sample's.
+static inline std::size_t sampled_place(std::size_t j, std::size_t stride) { return j * stride + draw_below(0x5eed, j, stride); }
 
 // draws[j] = draw(word, begin + j) for j < n.
 static inline void draws(std::uint64_t word, std::uint64_t begin, std::size_t n, std::uint32_t* out) {

@@ -63,13 +63,13 @@ static inline double tree(std::size_t n, F f) {
     return halve(y, part);
 }
 
-struct Sides {
+struct SumsBySign {
     double low, high, below;  // sums of the negative and of the other numbers, how many are negative
 };
 
 // Sums of eight rows of v times `factor`, of its negative and of its other numbers, and how many are negative.
 template <std::size_t part, class T>
-static inline std::int32_t eight_sides(const T* v, T factor, double* lows, double* highs) {
+static inline std::int32_t eight_by_sign(const T* v, T factor, double* lows, double* highs) {
     auto low = [v, factor](std::size_t i) { return v[i] < T(0) ? v[i] * factor : T(0); };
     auto high = [v, factor](std::size_t i) { return v[i] < T(0) ? T(0) : v[i] * factor; };
     auto negative = [v](std::size_t i) { return std::int32_t(v[i] < T(0)); };
@@ -85,7 +85,7 @@ static inline std::int32_t eight_sides(const T* v, T factor, double* lows, doubl
 #ifdef __AVX2__
 // The same in registers, which compilers do not find.
 template <std::size_t part>
-static inline std::int32_t eight_sides(const float* v, float factor, double* lows, double* highs) {
+static inline std::int32_t eight_by_sign(const float* v, float factor, double* lows, double* highs) {
     const __m256 zero = _mm256_setzero_ps(), scale = _mm256_set1_ps(factor);
     __m256i count = _mm256_setzero_si256();
     for (std::size_t i = 0; i < part; i += 8) {
@@ -115,9 +115,9 @@ static inline std::int32_t eight_sides(const float* v, float factor, double* low
 }
 #endif
 
-// Both sums of v times `factor`, each as `tree` would give it.
+// The sums of v times `factor` by sign, each as `tree` would give it.
 template <std::size_t width, class T>
-static inline Sides tree_sides(const T* v, std::size_t n, T factor) {
+static inline SumsBySign tree_by_sign(const T* v, std::size_t n, T factor) {
     constexpr std::size_t part = width / 8;
     alignas(64) T padded[width];
     if (n < width) {
@@ -126,7 +126,7 @@ static inline Sides tree_sides(const T* v, std::size_t n, T factor) {
         v = padded;
     }
     alignas(64) double lows[part], highs[part];
-    const std::int32_t below = eight_sides<part>(v, factor, lows, highs);
+    const std::int32_t below = eight_by_sign<part>(v, factor, lows, highs);
     return {halve(lows, part), halve(highs, part), double(below)};
 }
 

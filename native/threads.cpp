@@ -108,11 +108,4 @@ void run(std::size_t count, int threads, Task task, void* context) {
     for (std::size_t index = 0; index < count; ++index) task(context, index);
 }
 
-double* scratch(std::size_t count, int slot) {
-    static thread_local std::vector<double> rooms[4];
-    auto& room = rooms[slot & 3];
-    if (room.size() < count) room.resize(count);
-    return room.data();
-}
-
 }  // namespace grace

@@ -13,8 +13,4 @@ using Task = void (*)(void* context, std::size_t index);
 // all the work itself: results never depend on who computes them.
 void run(std::size_t count, int threads, Task task, void* context);
 
-// Room for `count` doubles, kept between calls of a thread; each slot is a buffer of its own. For block sums and
-// the like, which are small beside the tensor.
-double* scratch(std::size_t count, int slot = 0);
-
 }  // namespace grace

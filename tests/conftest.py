@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,17 @@ def launch() -> Iterator[Launcher]:
     launcher = Launcher()
     yield launcher
     launcher.close()
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel built without the compiled part, as on a machine without a compiler."""
+    target = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation", "--quiet"]
+    options = ["-C", "wheel.cmake=false", "-C", f"build-dir={target / 'build'}", "-w", str(target)]
+    subprocess.run([*command, *options], check=True, cwd=ROOT, timeout=240)
+    (found,) = target.glob("*.whl")
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -9,15 +9,16 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from grace_dl.helper import grace_from_params
+import grace_dl as grace
+from grace_dl import Handle, Method
 
 BUCKET_MB = 0.005
 """Small enough that the models below fill several buckets."""
 
-EXACT = {"compressor": "topk", "compress_ratio": 1.0, "dense_below": 0}
+EXACT = grace.topk(1.0, dense_below=0)
 """Compression in the limit of none: the result must be the plain average."""
 
-LOSSY = {"compressor": "topk", "compress_ratio": 0.05}
+LOSSY = grace.topk(0.05)
 
 
 class MLP(nn.Sequential):
@@ -34,10 +35,10 @@ def build(make: Callable[[], nn.Module] = MLP, seed: int = 1) -> nn.Module:
         return make()
 
 
-def attach(model: nn.Module, params: dict[str, Any], scaler: Any = None, **ddp: Any) -> tuple[DDP, Any]:
+def attach(model: nn.Module, method: Method | str, scaler: Any = None, **ddp: Any) -> tuple[DDP, Handle]:
     """The model in DDP with several buckets, and the handle of its compression."""
     wrapped = DDP(model, bucket_cap_mb=BUCKET_MB, **ddp)
-    return wrapped, grace_from_params(params).attach(wrapped, scaler)
+    return wrapped, grace.attach(wrapped, method, scaler=scaler)
 
 
 def batches(rank: int, steps: int, shape: tuple[int, ...] = (6, 20)) -> list[torch.Tensor]:

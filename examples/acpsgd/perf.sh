@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # One benchmark of a training step, beside plain S-SGD and a step that sends nothing:
 #   opt=acpsgd rank=4 dnn=resnet50 bs=64 nworkers=2 bash perf.sh
-# opt: ssgd, powersgd, acpsgd or any name of `grace methods`, several by spaces. dnn: a name of `grace bench step --help`, several
-# by commas. bs, imgsize, senlen: sizes (default: the network's). nthreads, rounds: threads a worker, steps measured.
+# opt: ssgd, powersgd, acpsgd or any method as on other command lines (topk:0.01), several by spaces. rank: of powersgd and acpsgd.
+# dnn: a name of `grace bench step --help`, several by commas. bs, imgsize, senlen: sizes (default: the network's). nthreads, rounds: threads a worker, steps measured.
 # through: ddp (default), optimizer or both by a comma: what methods are attached to. rdma: which interface of envs.conf.
 # out: the result file. Arguments go to `grace bench step`.
 set -euo pipefail
@@ -34,6 +34,11 @@ option --through "${through:-}"
 option --hosts "${hosts[*]:-}"
 
 read -ra opts <<< "${opt:-acpsgd}"
+for i in "${!opts[@]}"; do
+  case "${opts[i]}" in
+    powersgd|acpsgd) opts[i]+=":${rank:-4}" ;;
+  esac
+done
 # shellcheck disable=SC2086  # PY may hold options, as in PY="python -W ignore"
 exec ${PY:-$default_python} -m grace_dl.cli bench step --model "${dnn:-resnet50}" --methods ssgd "${opts[@]}" \
-  --rank "${rank:-4}" --workers "${nworkers:-2}" --out "${out:-runs/bench/perf.json}" "${options[@]}" "$@"
+  --workers "${nworkers:-2}" --out "${out:-runs/bench/perf.json}" "${options[@]}" "$@"

@@ -1,54 +1,59 @@
-// AdaQ (Dryden 2016): the largest share of the positive and of the negative elements, each sent as its mean.
+// AdaQ's encoder: the largest share of the positive and of the negative elements, each sent as its mean.
 //
-// As in picker.hpp, a sample brackets the smallest magnitude that goes, here one of each side; one pass forms v and
-// collects what is inside the brackets, which gives the exact cuts; where the sample misleads, histograms narrow the
-// brackets. A second pass writes indices and signs and sums, a third takes the means out of v.
+// As in selector.hpp, a sample brackets the smallest magnitude that is sent, here one of each sign; one pass forms v and
+// collects what is inside the brackets, which gives the exact cuts; where the sample misleads, radix selection narrows the
+// brackets. A second pass writes indices and signs and sums, a third subtracts the means from v.
+#include "methods/adaq.hpp"
+
 #include <cmath>
 
+#include "encoder_input.hpp"
 #include "indices.hpp"
-#include "keys.hpp"
+#include "magnitude_keys.hpp"
+#include "radix_select.hpp"
 #include "random.hpp"
 #include "reduce.hpp"
-#include "research.hpp"
-#include "sides.hpp"
-#include "sparse.hpp"
-#include "workspace.hpp"
+#include "scratch.hpp"
+#include "signed_limits.hpp"
 
 namespace grace {
 namespace GRACE_ISA {
 namespace {
 
-using std::int64_t;
-
 constexpr size_t word = 64;
 
-inline Room& room(int slot) {
-    static thread_local Room rooms[6];
-    return rooms[slot];
-}
+struct AdaqBuffers {
+    ScratchBuffer found;        // per chunk, see Found
+    ScratchBuffer candidates;   // elements inside the brackets, by chunk
+    ScratchBuffer keys;         // of the candidates of one sign, overwritten by the selection among them
+    ScratchBuffer sample_keys;  // of the sample by sign, and behind them the space for a copy
+    ScratchBuffer histograms;   // of a digit, by chunk and sign
+    ScratchBuffer tile_sums;    // of the sent elements, by sign
+    ScratchBuffer starts;       // per chunk, the rank of its first sent element
+};
 
-// What a pass found in a chunk: elements of a side, those above its bracket, those inside it.
+// What a pass found in a chunk, by sign: elements, those above the bracket, those inside it.
 struct Found {
-    Both<size_t> members, over, inside;
+    PerSign<size_t> members, over, inside;
 };
 
 template <class T>
-class Sides {
+class SignedSelector {
 public:
     using B = typename Bits<T>::type;
     static constexpr B top = Bits<T>::magnitude;
 
-    Sides(const Source<T>& source, double ratio, int threads)
+    SignedSelector(const EncoderInput<T>& source, double ratio, int threads)
         : s_(source), ratio_(ratio), threads_(threads), chunks_(source.n, threads) {
-        found_ = room(0).get<Found>(2 * chunks_.count);
+        found_ = scratch<AdaqBuffers>().found.get<Found>(chunks_.count);
     }
 
-    // Find the cuts: keys above `least_` go, and the first `ties_` of those equal to it.
+    // Find the cuts: keys above `least_` are sent, and the first `ties_` of those equal to it.
     void choose() {
-        Both<B> floor{{0, 0}}, ceiling{{top, top}};
-        size_t room_for = s_.n;
-        if (s_.n >= serial_below) room_for = bracket(floor, ceiling);
-        collect(floor, ceiling, room_for);
+        PerSign<B> floor{{0, 0}}, ceiling{{top, top}};
+        size_t capacity = s_.n;
+        if (s_.n >= serial_below) capacity = bracket(floor, ceiling);
+        collect(floor, ceiling, capacity);
         if (!settle()) {
             narrow();
             settle();
@@ -63,10 +68,10 @@ public:
         std::memset(index, 0, layout.bytes);
         std::memset(signs, 0, sign_bytes);
         divide();
-        double* sums = room(4).get<double>(2 * tiles);
+        double* sums = scratch<AdaqBuffers>().tile_sums.get<double>(2 * tiles);
         each(chunks_.count, threads_, [=, &layout](size_t c) {
-            Both<size_t> quota = found_[c].inside;
-            const Both<B> least = least_;
+            PerSign<size_t> quota = found_[c].inside;
+            const PerSign<B> least = least_;
             size_t rank = starts_[c];
             IndexWriter writer(layout, index, rank);
             FieldWriter marks(signs, sign_bytes);
@@ -74,8 +79,8 @@ public:
             alignas(64) T buffer[tile], kept[tile];
             for (size_t i = chunks_.begin(c), end = chunks_.end(c); i < end; i += tile) {
                 const size_t m = end - i < tile ? end - i : tile;
-                const T* v = padded(form(i, m, buffer), m, buffer);
-                mask(v, m, least[0], least[1], kept);
+                const T* v = padded(load_in_place(s_, i, m, buffer), m, buffer);
+                keep_above(v, m, least[0], least[1], kept);
                 for (size_t j = 0; j < m; j += word) {
                     const uint64_t below = negatives(v + j), equal = ties(v + j, below, quota);
                     const uint64_t sent = above(v + j, least) | equal;
@@ -92,7 +97,7 @@ public:
                     }
                     if (n) marks.put(rank, packed, n);
                     rank += size_t(n);
-                    if (bitmap) store(index, layout.bytes, (i + j) / 8, sent);
+                    if (bitmap) store_word(index, layout.bytes, (i + j) / 8, sent);
                 }
                 const T* y = kept;
                 double* sum = sums + i / tile;
@@ -110,12 +115,12 @@ public:
         }
     }
 
-    // Take the means out of what was sent.
+    // Subtract the means from what was sent.
     void subtract(const T* means) {
-        const Both<B> least = least_;
+        const PerSign<B> least = least_;
         const T high = means[0], low = means[1];
         each(chunks_.count, threads_, [=](size_t c) {
-            Both<size_t> quota = found_[c].inside;
+            PerSign<size_t> quota = found_[c].inside;
             alignas(64) T buffer[tile];
             for (size_t i = chunks_.begin(c), end = chunks_.end(c); i < end; i += tile) {
                 const size_t m = end - i < tile ? end - i : tile;
@@ -123,7 +128,7 @@ public:
                 const bool some = quota[0] || quota[1];
                 const T* v = some ? padded(x, m, buffer) : x;
                 if (some && v != buffer) v = static_cast<const T*>(std::memcpy(buffer, x, m * sizeof(T)));
-                reduce(x, m, least[0], least[1], high, low);
+                subtract_means(x, m, least[0], least[1], high, low);
                 for (size_t j = 0; some && j < m; j += word)
                     for (uint64_t bits = ties(v + j, negatives(v + j), quota); bits; bits &= bits - 1) {
                         const size_t at = j + size_t(__builtin_ctzll(bits));
@@ -134,20 +139,7 @@ public:
     }
 
 private:
-    // v of a tile; under error feedback it is left in x, and read there from then on.
-    const T* form(size_t begin, size_t n, T* buffer) const {
-        T* x = s_.x + begin;
-        if (!s_.g) return x;
-        T* v = s_.ef ? x : buffer;
-        const T* g = s_.g + begin;
-        if (s_.beta == T(1) && s_.gamma == T(1))
-            for (size_t j = 0; j < n; ++j) v[j] = x[j] + g[j];
-        else
-            for (size_t j = 0; j < n; ++j) v[j] = s_.beta * x[j] + s_.gamma * g[j];
-        return v;
-    }
-
-    // The last tile filled up with zeros, which belong to neither side, so that words are whole.
+    // The last tile filled up with zeros, which have neither sign, so that words are whole.
     static const T* padded(const T* v, size_t n, T* buffer) {
         if (n == tile) return v;
         if (v != buffer) std::memcpy(buffer, v, n * sizeof(T));
@@ -155,11 +147,11 @@ private:
         return buffer;
     }
 
-    // Elements equal to the cut that go, by lowest index.
-    uint64_t ties(const T* v, uint64_t below, Both<size_t>& quota) const {
+    // Elements equal to the cut that are sent, by lowest index.
+    uint64_t ties(const T* v, uint64_t below, PerSign<size_t>& quota) const {
         if (!quota[0] && !quota[1]) return 0;
         uint64_t go = 0;
-        const Both<B> under{{B(least_[0] - 1), B(least_[1] - 1)}};
+        const PerSign<B> under{{B(least_[0] - 1), B(least_[1] - 1)}};
         for (uint64_t bits = above(v, under) & ~above(v, least_); bits; bits &= bits - 1) {
             size_t& left = quota[int(below >> __builtin_ctzll(bits) & 1)];
             if (!left) continue;
@@ -175,13 +167,12 @@ private:
     }
 
     // Brackets that the cuts lie in most probably, from a sample; returns how many elements to expect inside, generously.
-    size_t bracket(Both<B>& floor, Both<B>& ceiling) {
+    size_t bracket(PerSign<B>& floor, PerSign<B>& ceiling) {
         const size_t samples = s_.n / 8 < 32768 ? s_.n / 8 : 32768, stride = s_.n / samples;
-        B* keys = room(3).get<B>(3 * samples);
-        Both<size_t> n{{0, 0}};
+        B* keys = scratch<AdaqBuffers>().sample_keys.get<B>(3 * samples);
+        PerSign<size_t> n{{0, 0}};
         for (size_t j = 0; j < samples; ++j) {
-            const size_t i = j * stride + size_t((uint64_t(draw(0x5eed, j)) * stride) >> 32);
-            const T v = s_.g ? T(s_.beta * s_.x[i]) + T(s_.gamma * s_.g[i]) : s_.x[i];
+            const T v = value_at(s_, sampled_place(j, stride));
             const int side = cast_bits<B>(v) < 0;
             if (key(v)) keys[size_t(side) * samples + n[side]++] = key(v);
         }
@@ -194,37 +185,37 @@ private:
             if (middle + slack < double(n[side])) {
                 std::memcpy(copy, mine, n[side] * sizeof(B));
                 least = size_t(middle + slack);
-                floor[side] = nth(copy, n[side], least, unused) - 1;
+                floor[side] = radix_select(copy, n[side], least, unused) - 1;
             }
             if (middle - slack >= 1) {
                 std::memcpy(copy, mine, n[side] * sizeof(B));
                 most = size_t(middle - slack);
-                ceiling[side] = nth(copy, n[side], most, unused);
+                ceiling[side] = radix_select(copy, n[side], most, unused);
             }
             expect += (least - most) * stride;
         }
         return 2 * expect + 4096;
     }
 
-    // Count both sides, and store the elements inside the brackets unless a chunk holds more than `room_for`.
-    void collect(const Both<B>& floor, const Both<B>& ceiling, size_t room_for) {
-        const size_t capacity = room_for < chunks_.length ? room_for : chunks_.length;
-        B* values = room(1).get<B>(capacity * chunks_.count);
+    // Count both signs, and store the elements inside the brackets unless a chunk holds more than `capacity`.
+    void collect(const PerSign<B>& floor, const PerSign<B>& ceiling, size_t capacity) {
+        if (capacity > chunks_.length) capacity = chunks_.length;
+        B* values = scratch<AdaqBuffers>().candidates.get<B>(capacity * chunks_.count);
         each(chunks_.count, threads_, [=](size_t c) {
             alignas(64) T buffer[tile];
             B* out = values + c * capacity;
             size_t n = 0;
             Found found{{{0, 0}}, {{0, 0}}, {{0, 0}}};
-            const Both<B> zero{{0, 0}};
+            const PerSign<B> zero{{0, 0}};
             for (size_t i = chunks_.begin(c), end = chunks_.end(c); i < end; i += tile) {
                 const size_t m = end - i < tile ? end - i : tile;
-                const T* v = padded(form(i, m, buffer), m, buffer);
+                const T* v = padded(load_in_place(s_, i, m, buffer), m, buffer);
                 for (size_t j = 0; j < m; j += word) {
                     const uint64_t below = negatives(v + j), some = above(v + j, zero), over = above(v + j, ceiling);
                     const uint64_t inside = above(v + j, floor) & ~over;
-                    found.members[0] += ones(some & ~below), found.members[1] += ones(some & below);
-                    found.over[0] += ones(over & ~below), found.over[1] += ones(over & below);
-                    found.inside[0] += ones(inside & ~below), found.inside[1] += ones(inside & below);
+                    found.members[0] += count_ones(some & ~below), found.members[1] += count_ones(some & below);
+                    found.over[0] += count_ones(over & ~below), found.over[1] += count_ones(over & below);
+                    found.inside[0] += count_ones(inside & ~below), found.inside[1] += count_ones(inside & below);
                     for (uint64_t bits = inside; bits && n < capacity; bits &= bits - 1)
                         out[n++] = cast_bits<B>(v[j + size_t(__builtin_ctzll(bits))]);
                 }
@@ -259,13 +250,13 @@ private:
             } else if (!stored_) {
                 return false;
             } else {
-                B* keys = room(3).get<B>(total_.inside[side]);
+                B* keys = scratch<AdaqBuffers>().keys.get<B>(total_.inside[side]);
                 size_t n = 0;
                 for (size_t c = 0; c < chunks_.count; ++c)
                     visit(c, [&](B bits) {
                         if ((bits < 0) == (side == 1)) keys[n++] = bits & top;
                     });
-                least_[side] = nth(keys, n, k - over, ties_[side]);
+                least_[side] = radix_select(keys, n, k - over, ties_[side]);
             }
         }
         return true;
@@ -277,62 +268,45 @@ private:
         for (size_t i = 0, n = found_[c].inside[0] + found_[c].inside[1]; i < n; ++i) f(values[i]);
     }
 
-    // Brackets that surely hold the cuts, digit by digit from histograms, until they are narrow enough to collect.
+    // Brackets that surely hold the cuts, by radix selection until they are narrow enough to collect.
     void narrow() {
-        Both<B> low{{0, 0}};
-        Both<size_t> rank, inside{{0, 0}};
-        for (int side = 0; side < 2; ++side) rank[side] = share(total_.members[side]);
-        std::uint32_t* tables = room(2).get<std::uint32_t>(2 * bins * chunks_.count);
-        int shift = int(sizeof(B)) * 8 - 1;
+        PerSign<RadixDescent<B>> descent{{RadixDescent<B>(share(total_.members[0])), RadixDescent<B>(share(total_.members[1]))}};
+        std::uint32_t* histograms = scratch<AdaqBuffers>().histograms.get<std::uint32_t>(2 * bins * chunks_.count);
+        const auto inside = [&descent] { return descent[0].inside() + descent[1].inside(); };
         do {
-            const int width = shift < digit ? shift : digit, down = shift - width, up = shift;
-            const B mask = (B(1) << width) - 1;
-            const Both<B> prefix{{B(low[0] >> (up - 1) >> 1), B(low[1] >> (up - 1) >> 1)}};
-            each(chunks_.count, threads_, [=](size_t c) {
-                std::uint32_t* table = tables + 2 * bins * c;
-                std::memset(table, 0, 2 * bins * sizeof *table);
+            const Digit<B> digit = descent[0].digit();  // the other sign's differs in the prefix alone
+            const PerSign<B> prefix{{digit.prefix, descent[1].digit().prefix}};
+            count_chunks(chunks_, threads_, histograms, 2 * bins, [this, digit, prefix](size_t c, std::uint32_t* histogram) {
                 alignas(64) T buffer[tile];
                 for (size_t i = chunks_.begin(c), end = chunks_.end(c); i < end; i += tile) {
                     const size_t m = end - i < tile ? end - i : tile;
-                    const T* v = form(i, m, buffer);
+                    const T* v = load_in_place(s_, i, m, buffer);
                     for (size_t j = 0; j < m; ++j) {
                         const B one = key(v[j]);
                         const int side = cast_bits<B>(v[j]) < 0;
-                        // Two shifts, because the first level shifts by the full width of the type.
-                        table[size_t(side) * bins + size_t((one >> down) & mask)] +=
-                            one > 0 && (one >> (up - 1) >> 1) == prefix[side];
+                        histogram[size_t(side) * bins + size_t(digit.of(one))] +=
+                            one > 0 && digit.higher(one) == prefix[side];
                     }
                 }
             });
-            for (size_t c = 1; c < chunks_.count; ++c)
-                for (size_t b = 0; b < 2 * bins; ++b) tables[b] += tables[2 * bins * c + b];
-            for (int side = 0; side < 2; ++side) {
-                if (!rank[side]) continue;
-                const std::uint32_t* table = tables + size_t(side) * bins;
-                B bin = mask;
-                while (table[bin] < rank[side]) rank[side] -= table[bin--];
-                low[side] |= bin << down;
-                inside[side] = table[bin];
-            }
-            shift = down;
-        } while (shift > 0 && inside[0] + inside[1] > s_.n / 16 + 4096);
-        const B span = (B(1) << shift) - 1;
-        Both<B> floor, ceiling;
+            for (int side = 0; side < 2; ++side) descent[side].take(histograms + size_t(side) * bins);
+        } while (!descent[0].finished() && inside() > s_.n / 16 + 4096);
+        PerSign<B> floor, ceiling;
         for (int side = 0; side < 2; ++side) {
             const bool any = total_.members[side] > 0;
-            floor[side] = any ? low[side] - 1 : top, ceiling[side] = any ? low[side] + span : top;
+            floor[side] = any ? descent[side].least() - 1 : top, ceiling[side] = any ? descent[side].most() : top;
         }
-        collect(floor, ceiling, shift > 0 ? inside[0] + inside[1] : 0);
+        collect(floor, ceiling, descent[0].finished() ? 0 : inside());
     }
 
-    // Where the chunks' elements begin among all that go, and in `inside` how many ties a chunk may send.
+    // Where the chunks' elements begin among all that are sent, and in `inside` how many ties a chunk may send.
     void divide() {
-        starts_ = room(5).get<size_t>(chunks_.count);
-        Both<size_t> left = ties_;
+        starts_ = scratch<AdaqBuffers>().starts.get<size_t>(chunks_.count);
+        PerSign<size_t> left = ties_;
         size_t rank = 0;
         for (size_t c = 0; c < chunks_.count; ++c) {
             Found& one = found_[c];
-            Both<size_t> more{{0, 0}}, same{{0, 0}};
+            PerSign<size_t> more{{0, 0}}, same{{0, 0}};
             const bool exact = ceiling_[0] - floor_[0] == 1 && ceiling_[1] - floor_[1] == 1;
             if (stored_ && !exact)
                 visit(c, [&](B bits) {
@@ -351,13 +325,13 @@ private:
         }
     }
 
-    Source<T> s_;
+    EncoderInput<T> s_;
     double ratio_;
     int threads_;
     Chunks chunks_;
     Found *found_, total_;
-    Both<B> floor_, ceiling_, least_;
-    Both<size_t> k_, ties_;
+    PerSign<B> floor_, ceiling_, least_;
+    PerSign<size_t> k_, ties_;
     B* values_ = nullptr;
     size_t* starts_ = nullptr;
     size_t capacity_ = 0;
@@ -365,21 +339,21 @@ private:
 };
 
 template <class T>
-void encode_(const Source<T>& s, double ratio, size_t slots, T* means, std::int32_t* counts, uint8_t* index,
+void encode_(const EncoderInput<T>& s, double ratio, size_t slots, T* means, std::int32_t* counts, uint8_t* index,
              uint8_t* signs, int threads) {
-    Sides<T> sides(s, ratio, threads);
-    sides.choose();
-    counts[0] = std::int32_t(sides.count(0)), counts[1] = std::int32_t(sides.count(1));
-    sides.emit(slots, index, signs, means);
-    if (s.ef) sides.subtract(means);
+    SignedSelector<T> selector(s, ratio, threads);
+    selector.choose();
+    counts[0] = std::int32_t(selector.count(0)), counts[1] = std::int32_t(selector.count(1));
+    selector.emit(slots, index, signs, means);
+    if (s.ef) selector.subtract(means);
 }
 
 }  // namespace
 
-#define GRACE_DEFINE(T)                                                                                               \
-    void adaq_encode(const Source<T>& s, double ratio, uint64_t slots, T* means, std::int32_t* counts, uint8_t* index, \
-                     uint8_t* signs, int threads) {                                                                   \
-        encode_(s, ratio, size_t(slots), means, counts, index, signs, threads);                                       \
+#define GRACE_DEFINE(T)                                                                                                      \
+    void adaq_encode(const EncoderInput<T>& s, double ratio, uint64_t slots, T* means, std::int32_t* counts, uint8_t* index, \
+                     uint8_t* signs, int threads) {                                                                          \
+        encode_(s, ratio, size_t(slots), means, counts, index, signs, threads);                                              \
     }
 GRACE_DEFINE(float)
 GRACE_DEFINE(double)

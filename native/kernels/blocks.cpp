@@ -1,13 +1,16 @@
 // Stochastic rounding to evenly spaced levels, one scale a block (int8, int4, QSGD).
+#include "methods/blocks.hpp"
+
 #include <atomic>
 #include <cfloat>
 #include <cmath>
 
-#include "dense.hpp"
+#include "encoder_input.hpp"
 #include "packing.hpp"
 #include "parallel.hpp"
 #include "random.hpp"
 #include "reduce.hpp"
+#include "scratch.hpp"
 #include "squares.hpp"
 
 namespace grace {
@@ -15,6 +18,11 @@ namespace GRACE_ISA {
 namespace {
 
 using i32 = std::int32_t;
+
+struct BlockBuffers {
+    ScratchBuffer values;   // of a block that is longer than a tile
+    ScratchBuffer squares;  // of a block, padded to a power of two
+};
 
 // A whole number of blocks and of bytes, about `grain` elements.
 inline std::size_t piece(std::size_t block, int bits) {
@@ -34,7 +42,7 @@ T euclidean(const T* v, std::size_t n, std::size_t block, T top) {
     if (width == 128 && n == 128) {
         sum = tree<128>(n, square);
     } else {
-        double* y = scratch(width, 3);
+        double* y = scratch<BlockBuffers>().squares.get<double>(width);
         for (std::size_t i = 0; i < n; ++i) y[i] = square(i);
         for (std::size_t i = n; i < width; ++i) y[i] = 0.0;
         sum = halve(y, width);
@@ -82,7 +90,7 @@ inline void quantise(const T* __restrict v, Progression random, std::size_t n, B
 }
 
 template <class T, class Code>
-inline void quantise_block(const Source<T>& s, const T* v, std::size_t begin, std::size_t n, Block<T> by, int levels, u64 word,
+inline void quantise_block(const EncoderInput<T>& s, const T* v, std::size_t begin, std::size_t n, Block<T> by, int levels, u64 word,
                            Code* codes) {
     progress(word, begin, n, [=, &s](Progression random, std::size_t from, std::size_t count) {
         const T* values = v + from;
@@ -100,7 +108,7 @@ inline void pack4(const u8* __restrict code, std::size_t n, u8* __restrict out) 
 }
 
 template <class T>
-void block_encode_(const Source<T>& s, std::size_t block, int levels, int bits, bool l2, u64 word, u8* codes, T* scales,
+void block_encode_(const EncoderInput<T>& s, std::size_t block, int levels, int bits, bool l2, u64 word, u8* codes, T* scales,
                    int threads) {
     const bool bytes = bits == 8, nibbles = bits == 4 && block % 2 == 0;
     // Several small blocks are loaded at once.
@@ -109,7 +117,7 @@ void block_encode_(const Source<T>& s, std::size_t block, int levels, int bits, 
         alignas(64) T small[tile];
         alignas(64) i32 wide[tile];
         alignas(64) u8 pairs[tile];
-        T* buffer = strip <= tile ? small : reinterpret_cast<T*>(scratch(strip * sizeof(T) / 8 + 1, 2));
+        T* buffer = strip <= tile ? small : scratch<BlockBuffers>().values.get<T>(strip);
         BitWriter writer(codes + begin * std::size_t(bits) / 8, bits);
         for (std::size_t i = begin; i < end; i += strip) {
             const std::size_t m = end - i < strip ? end - i : strip;
@@ -124,7 +132,7 @@ void block_encode_(const Source<T>& s, std::size_t block, int levels, int bits, 
                 for (std::size_t b = 0; b < k; b += block) {
                     const std::size_t w = k - b < block ? k - b : block, at = i + t + b;
                     const Block<T> by(scales[at / block], T(levels));
-                    expect(s, at + strip, w);
+                    prefetch(s, at + strip, w);
                     if (bytes) quantise_block(s, v + t + b, at, w, by, levels, word, codes + at);
                     else if (nibbles) quantise_block(s, v + t + b, at, w, by, levels, word, pairs + b);
                     else quantise_block(s, v + t + b, at, w, by, levels, word, wide + b);
@@ -179,14 +187,14 @@ bool block_add_(T* out, const u8* codes, const T* scales, std::size_t n, std::si
 
 }  // namespace
 
-#define GRACE_DEFINE(T)                                                                                              \
-    void block_encode(const Source<T>& s, std::size_t block, int levels, int bits, bool l2, u64 word, u8* codes,     \
-                      T* scales, int threads) {                                                                      \
-        block_encode_(s, block, levels, bits, l2, word, codes, scales, threads);                                     \
-    }                                                                                                                \
-    bool block_add(T* out, const u8* codes, const T* scales, std::size_t n, std::size_t block, int levels, int bits, \
-                   int threads) {                                                                                    \
-        return block_add_(out, codes, scales, n, block, levels, bits, threads);                                      \
+#define GRACE_DEFINE(T)                                                                                                \
+    void block_encode(const EncoderInput<T>& s, std::size_t block, int levels, int bits, bool l2, u64 word, u8* codes, \
+                      T* scales, int threads) {                                                                        \
+        block_encode_(s, block, levels, bits, l2, word, codes, scales, threads);                                       \
+    }                                                                                                                  \
+    bool block_add(T* out, const u8* codes, const T* scales, std::size_t n, std::size_t block, int levels, int bits,   \
+                   int threads) {                                                                                      \
+        return block_add_(out, codes, scales, n, block, levels, bits, threads);                                        \
     }
 
 GRACE_DEFINE(float)

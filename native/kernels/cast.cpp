@@ -1,9 +1,12 @@
 // Casts to float16 and bfloat16, and e4m3 with a scale per block. Rounding is to nearest even throughout.
+#include "methods/cast.hpp"
+
 #include <atomic>
 #include <cfloat>
 #include <cmath>
 
-#include "dense.hpp"
+#include "encoder_input.hpp"
+#include "float16.hpp"
 #include "parallel.hpp"
 
 #ifdef __F16C__
@@ -13,30 +16,6 @@
 namespace grace {
 namespace GRACE_ISA {
 namespace {
-
-inline u16 to_half(float f) {
-    u32 u = cast_bits<u32>(f), sign = (u >> 16) & 0x8000u;
-    u &= 0x7fffffffu;
-    // Below 2^-14 the spacing is 2^-24, which is that of numbers next to one half: let an addition round.
-    u32 small = cast_bits<u32>(cast_bits<float>(u) + 0.5f) - 0x3f000000u;
-    u32 normal = (u + 0xfffu + ((u >> 13) & 1u) - 0x38000000u) >> 13;
-    u32 special = 0x7c00u | (u > 0x7f800000u ? 0x200u : 0u);
-    return u16(sign | (u >= 0x7f800000u ? special : u < 0x38800000u ? small : normal));
-}
-
-inline float from_half(u16 h) {
-    u32 u = u32(h & 0x7fffu) << 13, sign = u32(h & 0x8000u) << 16;
-    u32 finite = cast_bits<u32>(cast_bits<float>(u) * 5192296858534827628530496329220096.0f);  // 2^112
-    return cast_bits<float>(sign | (u >= 0x0f800000u ? u | 0x7f800000u : finite));
-}
-
-inline u16 to_brain(float f) {
-    u32 u = cast_bits<u32>(f);
-    u32 rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-    return u16((u & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
-}
-
-inline float from_brain(u16 h) { return cast_bits<float>(u32(h) << 16); }
 
 // How a value is brought into range and back; `limit` is the largest finite number there.
 template <class T>
@@ -53,43 +32,30 @@ inline float limited(T v, Range<T> range) {
     return float(((a > range.limit) & (a < infinity)) ? bound : y);
 }
 
-// The codes of v and, with error feedback, what they leave, all in registers.
-template <bool ef, class T, class Narrow, class Widen>
-inline void encode(const T* __restrict v, std::size_t n, Range<T> range, u16* __restrict out, T* __restrict x, Narrow narrow,
-                   Widen widen) {
-    for (std::size_t i = 0; i < n; ++i) {
-        const u16 h = narrow(limited(v[i], range));
-        out[i] = h;
-        if (ef) x[i] = v[i] - T(widen(h)) * range.unscale;
-    }
-}
-
-template <class T, class Widen>
-inline void add(const u16* __restrict h, std::size_t n, T* __restrict out, Widen widen) {
-    for (std::size_t i = 0; i < n; ++i) out[i] += T(widen(h[i]));
-}
-
-struct Brain {
+// A 16-bit format by its conversions.
+template <u16 (*narrow)(float), float (*widen)(u16)>
+struct Format {
+    // The codes of v and, with error feedback, the residual, all in registers.
     template <bool ef, class T>
-    static void encode(const T* v, std::size_t n, Range<T> range, u16* out, T* x) {
-        GRACE_ISA::encode<ef>(v, n, range, out, x, to_brain, from_brain);
+    static void encode(const T* __restrict v, std::size_t n, Range<T> range, u16* __restrict out, T* __restrict x) {
+        for (std::size_t i = 0; i < n; ++i) {
+            const u16 h = narrow(limited(v[i], range));
+            out[i] = h;
+            if (ef) x[i] = v[i] - T(widen(h)) * range.unscale;
+        }
     }
     template <class T>
-    static void add(const u16* h, std::size_t n, T* out) {
-        GRACE_ISA::add(h, n, out, from_brain);
+    static void add(const u16* __restrict h, std::size_t n, T* __restrict out) {
+        for (std::size_t i = 0; i < n; ++i) out[i] += T(widen(h[i]));
     }
 };
 
-struct Half {
-    template <bool ef, class T>
-    static void encode(const T* v, std::size_t n, Range<T> range, u16* out, T* x) {
-        GRACE_ISA::encode<ef>(v, n, range, out, x, to_half, from_half);
-    }
-    template <class T>
-    static void add(const u16* h, std::size_t n, T* out) {
-        GRACE_ISA::add(h, n, out, from_half);
-    }
+using BFloat16 = Format<to_bfloat16, from_bfloat16>;
+
+struct Float16 : Format<to_float16, from_float16> {
 #ifdef __F16C__  // the processor's own conversions
+    using Format::add;
+    using Format::encode;
     template <bool ef>
     static void encode(const float* v, std::size_t n, Range<float> range, u16* out, float* x) {
         const __m256 scale = _mm256_set1_ps(range.scale), unscale = _mm256_set1_ps(range.unscale);
@@ -117,22 +83,22 @@ struct Half {
 #endif
 };
 
-template <class T, class Kind>
-void cast_encode_(const Source<T>& s, Range<T> range, u16* out, int threads) {
+template <class T, class To>
+void cast_encode_(const EncoderInput<T>& s, Range<T> range, u16* out, int threads) {
     parallel(s.n, grain, threads, [=, &s](std::size_t begin, std::size_t end) {
         alignas(64) T buffer[tile];
         for (std::size_t i = begin; i < end; i += tile) {
             std::size_t m = end - i < tile ? end - i : tile;
             const T* v = load(s, i, m, buffer);
-            if (s.ef) Kind::template encode<true>(v, m, range, out + i, s.x + i);
-            else Kind::template encode<false>(v, m, range, out + i, s.x + i);
+            if (s.ef) To::template encode<true>(v, m, range, out + i, s.x + i);
+            else To::template encode<false>(v, m, range, out + i, s.x + i);
         }
     });
 }
 
-template <class T, class Kind>
+template <class T, class To>
 void cast_add_(T* out, const u16* payload, std::size_t n, int threads) {
-    parallel(n, grain, threads, [=](std::size_t begin, std::size_t end) { Kind::add(payload + begin, end - begin, out + begin); });
+    parallel(n, grain, threads, [=](std::size_t begin, std::size_t end) { To::add(payload + begin, end - begin, out + begin); });
 }
 
 constexpr float e4m3_max = 448.0f;
@@ -148,7 +114,7 @@ inline u8 to_e4m3(float f) {  // |f| <= 448
 
 inline float from_e4m3(u8 c) {
     u32 u = u32(c & 0x7fu) << 20, sign = u32(c & 0x80u) << 24;
-    return cast_bits<float>(cast_bits<u32>(cast_bits<float>(u) * 1329227995784915872903807060280344576.0f) | sign);  // 2^120
+    return cast_bits<float>(cast_bits<u32>(cast_bits<float>(u) * 0x1p120f) | sign);
 }
 
 // The largest scale a block may have: 448 times it is still finite.
@@ -159,7 +125,7 @@ T fp8_limit() {
 }
 
 template <class T>
-void fp8_encode_(const Source<T>& s, std::size_t block, u8* codes, T* scales, int threads) {
+void fp8_encode_(const EncoderInput<T>& s, std::size_t block, u8* codes, T* scales, int threads) {
     const T limit = fp8_limit<T>();
     parallel(s.n, block * (grain / block ? grain / block : 1), threads, [=, &s](std::size_t begin, std::size_t end) {
         alignas(64) T buffer[tile];
@@ -208,20 +174,20 @@ bool fp8_add_(T* out, const u8* codes, const T* scales, std::size_t n, std::size
 
 }  // namespace
 
-#define GRACE_DEFINE(T)                                                                                             \
-    void cast_encode(const Source<T>& s, bool brain, T scale, T unscale, T limit, u16* out, int threads) {          \
-        if (brain) cast_encode_<T, Brain>(s, {scale, unscale, limit}, out, threads);                                \
-        else cast_encode_<T, Half>(s, {scale, unscale, limit}, out, threads);                                       \
-    }                                                                                                               \
-    void cast_add(T* out, const u16* payload, bool brain, std::size_t n, int threads) {                             \
-        if (brain) cast_add_<T, Brain>(out, payload, n, threads);                                                   \
-        else cast_add_<T, Half>(out, payload, n, threads);                                                          \
-    }                                                                                                               \
-    void fp8_encode(const Source<T>& s, std::size_t block, u8* codes, T* scales, int threads) {                     \
-        fp8_encode_(s, block, codes, scales, threads);                                                              \
-    }                                                                                                               \
-    bool fp8_add(T* out, const u8* codes, const T* scales, std::size_t n, std::size_t block, int threads) {         \
-        return fp8_add_(out, codes, scales, n, block, threads);                                                     \
+#define GRACE_DEFINE(T)                                                                                           \
+    void cast_encode(const EncoderInput<T>& s, bool bfloat, T scale, T unscale, T limit, u16* out, int threads) { \
+        if (bfloat) cast_encode_<T, BFloat16>(s, {scale, unscale, limit}, out, threads);                          \
+        else cast_encode_<T, Float16>(s, {scale, unscale, limit}, out, threads);                                  \
+    }                                                                                                             \
+    void cast_add(T* out, const u16* payload, bool bfloat, std::size_t n, int threads) {                          \
+        if (bfloat) cast_add_<T, BFloat16>(out, payload, n, threads);                                             \
+        else cast_add_<T, Float16>(out, payload, n, threads);                                                     \
+    }                                                                                                             \
+    void fp8_encode(const EncoderInput<T>& s, std::size_t block, u8* codes, T* scales, int threads) {             \
+        fp8_encode_(s, block, codes, scales, threads);                                                            \
+    }                                                                                                             \
+    bool fp8_add(T* out, const u8* codes, const T* scales, std::size_t n, std::size_t block, int threads) {       \
+        return fp8_add_(out, codes, scales, n, block, threads);                                                   \
     }
 
 GRACE_DEFINE(float)

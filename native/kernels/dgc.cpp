@@ -1,15 +1,24 @@
 // Deep gradient compression: momentum correction and selection above a sampled threshold, in one pass where it pays.
+#include "methods/dgc.hpp"
+
 #include <cmath>
 
+#include "encoder_input.hpp"
+#include "index_decoder.hpp"
 #include "parallel.hpp"
-#include "picker.hpp"
 #include "random.hpp"
-#include "sparse.hpp"
-#include "topk.hpp"
+#include "sampled_topk.hpp"
+#include "selector.hpp"
 
 namespace grace {
 namespace GRACE_ISA {
 namespace {
+
+struct DgcBuffers {
+    ScratchBuffer guess_keys;      // the sample that the first guess of a threshold comes from
+    ScratchBuffer threshold_keys;  // the threshold's own sample, those above the guess, by chunk
+    ScratchBuffer progress;        // per chunk: how many of these keys there are, and how far the correction came
+};
 
 // As many elements as a register holds; left to itself the compiler unrolls a short loop into single elements.
 #if defined(__AVX2__)
@@ -120,27 +129,27 @@ struct Correction {
     }
 };
 
-// Adapt the threshold and emit (reference/sparse.py, _sampled); `collected` says whether the picker holds candidates.
+// Adapt the threshold and emit (reference/sparse.py, _sampled); `collected` says whether the selector holds candidates.
 template <class T>
-size_t select(Picker<T>& picker, bool collected, typename Bits<T>::type first, typename Bits<T>::type floor_first, size_t k,
-              const Sampling& p, const Values& values, uint8_t* index) {
+size_t select(Selector<T>& selector, bool collected, typename Bits<T>::type first, typename Bits<T>::type floor_first, size_t k,
+              const Sampling& p, const WireValues& values, uint8_t* index) {
     using B = typename Bits<T>::type;
     T threshold = cast_bits<T>(first);
-    size_t total = picker.met();
+    size_t total = selector.met();
     bool enough = false;
     auto hits = [&](T limit) {
         const B floor = key(limit) - 1;
         // Candidates that number k or more hold the k largest, and how many more there are makes no difference.
-        enough = collected && p.resample && picker.stored() && total >= k && floor < picker.floor();
+        enough = collected && p.resample && selector.stored() && total >= k && floor < selector.floor();
         if (enough) return total;
-        if (!collected || (picker.stored() ? floor < picker.floor() : floor != picker.floor())) {
+        if (!collected || (selector.stored() ? floor < selector.floor() : floor != selector.floor())) {
             // A little lower than asked for: should the threshold have to come down, all is at hand.
             const B low = key(T(limit * T(p.lower))), lower = low > floor_first ? low : floor_first;
-            total = picker.collect(lower <= floor ? lower - 1 : floor, 2 * k + 4096);
-            if (!picker.stored()) total = picker.collect(floor, 2 * k + 4096);
+            total = selector.collect(lower <= floor ? lower - 1 : floor, 2 * k + 4096);
+            if (!selector.stored()) total = selector.collect(floor, 2 * k + 4096);
             collected = true;
         }
-        return picker.stored() ? picker.count(floor) : total;
+        return selector.stored() ? selector.count(floor) : total;
     };
     for (int i = 0; i < p.iterations; ++i) {
         const double found = double(hits(threshold));
@@ -150,42 +159,42 @@ size_t select(Picker<T>& picker, bool collected, typename Bits<T>::type first, t
     }
     const size_t found = hits(threshold);
     if (found > k || enough) {
-        picker.emit(picker.stored() ? picker.cut_collected(k) : picker.cut_all(k), k, values, index);
+        selector.emit(selector.stored() ? selector.cut_collected(k) : selector.cut_all(k), k, values, index);
         return k;
     }
-    picker.emit(Cut<B>{key(threshold), found, found, true}, k, values, index);
+    selector.emit(Cut<B>{key(threshold), found, found, true}, k, values, index);
     return found;
 }
 
 template <class T>
-typename Bits<T>::type* sample(Picker<T>& picker, size_t d, const Sampling& p) {
-    if (p.stride) return picker.sample(p.samples, [=](size_t j) { return p.start + j * p.stride; });
-    return picker.sample(p.samples, [=](size_t j) { return size_t(std::uint64_t(draw(p.word, j)) * d >> 32); });
+typename Bits<T>::type* sample(Selector<T>& selector, size_t d, const Sampling& p) {
+    if (p.stride) return selector.sample(p.samples, [=](size_t j) { return p.start + j * p.stride; });
+    return selector.sample(p.samples, [=](size_t j) { return draw_below(p.word, j, d); });
 }
 
 template <class T>
-size_t encode(const Source<T>& s, size_t k, const Sampling& p, const Values& values, uint8_t* index, int threads) {
+size_t encode(const EncoderInput<T>& s, size_t k, const Sampling& p, const WireValues& values, uint8_t* index, int threads) {
     using B = typename Bits<T>::type;
     if (p.samples >= s.n) {
-        topk_encode_(s, k, values, index, threads);
+        encode_topk(s, k, values, index, threads);
         return k;
     }
-    Picker<T> picker(s, threads);
-    B* keys = sample(picker, s.n, p);
+    Selector<T> selector(s, threads);
+    B* keys = sample(selector, s.n, p);
     B floor = 0;
     size_t ties;
     const size_t rank = size_t(p.rank) + 3 * size_t(std::sqrt(double(p.rank))) + 2;
     if (p.samples >= 512 && rank < p.samples) {
         B* copy = keys + p.samples;
         std::memcpy(copy, keys, p.samples * sizeof(B));
-        floor = nth(copy, p.samples, rank, ties);
+        floor = radix_select(copy, p.samples, rank, ties);
     }
-    return select(picker, false, nth(keys, p.samples, p.rank, ties), floor, k, p, values, index);
+    return select(selector, false, radix_select(keys, p.samples, p.rank, ties), floor, k, p, values, index);
 }
 
 // A magnitude that a few more than k elements of the corrected v are likely to reach.
 template <class T>
-typename Bits<T>::type guess(const Correction<T>& c, size_t d, size_t k, size_t& room_for) {
+typename Bits<T>::type guess(const Correction<T>& c, size_t d, size_t k, size_t& capacity) {
     using B = typename Bits<T>::type;
     constexpr size_t group = 8;
     size_t samples = d / 512 < 2048 ? 2048 : d / 512 / group * group;
@@ -194,20 +203,16 @@ typename Bits<T>::type guess(const Correction<T>& c, size_t d, size_t k, size_t&
     const double expected = double(samples) * double(k) / double(d);
     size_t rank = size_t(expected + 3 * std::sqrt(expected)) + 5, ties;
     if (rank > samples) rank = samples;
-    static thread_local Room room;
-    B* keys = room.get<B>(samples);
-    // A place drawn in each stretch, so that no period of the tensor meets the sample's; from there on a few neighbours,
-    // which cost nothing more.
-    const auto place = [=](size_t j) {
-        return j * stride + size_t((std::uint64_t(draw(0x5eed, j)) * (group * (stride - 1) + 1)) >> 32);
-    };
+    B* keys = scratch<DgcBuffers>().guess_keys.get<B>(samples);
+    // As sampled_place, but of each drawn place a few neighbours, which cost nothing more.
+    const auto place = [=](size_t j) { return j * stride + draw_below(0x5eed, j, group * (stride - 1) + 1); };
     for (size_t j = 0; j < samples; j += group) {
         if (j + 16 * group < samples) c.fetch(place(j + 16 * group));
         const size_t at = place(j);
         for (size_t i = 0; i < group; ++i) keys[j + i] = key(c.ahead_of(at + i));
     }
-    room_for = 2 * rank * stride + 4096;
-    return nth(keys, samples, rank, ties);
+    capacity = 2 * rank * stride + 4096;
+    return radix_select(keys, samples, rank, ties);
 }
 
 // What the pass over all elements left for the selection.
@@ -220,22 +225,21 @@ struct Pass {
 
 // Check g, correct, and collect candidates and the threshold's sample while all is in the cache.
 template <class T>
-Pass<T> correct(const Correction<T>& c, Picker<T>& picker, size_t d, size_t k, const Sampling& p, int threads) {
+Pass<T> correct(const Correction<T>& c, Selector<T>& selector, size_t d, size_t k, const Sampling& p, int threads) {
     using B = typename Bits<T>::type;
-    static thread_local Room rooms[2];
-    const Chunks& chunks = picker.chunks();
+    const Chunks& chunks = selector.chunks();
     // Where many are sent, candidates would be many, too: the selection goes its own way then.
     Pass<T> pass{true, k <= d / 16, nullptr, 0};
-    size_t room_for = 0;
-    const B floor = pass.few ? B(guess(c, d, k, room_for) - 1) : Bits<T>::magnitude;
+    size_t capacity = 0;
+    const B floor = pass.few ? B(guess(c, d, k, capacity) - 1) : Bits<T>::magnitude;
     const size_t stride = size_t(p.stride), start = size_t(p.start);
     const bool sampled = pass.few && stride && p.samples < d;
     const size_t of_chunk = sampled ? chunks.length / stride + 1 : 0;
-    B* keys = pass.keys = rooms[0].template get<B>(of_chunk * chunks.count);
-    size_t *kept = rooms[1].template get<size_t>(2 * chunks.count), *done = kept + chunks.count;
+    B* keys = pass.keys = scratch<DgcBuffers>().threshold_keys.get<B>(of_chunk * chunks.count);
+    size_t *kept = scratch<DgcBuffers>().progress.get<size_t>(2 * chunks.count), *done = kept + chunks.count;
     for (size_t q = 0; q < chunks.count; ++q) kept[q] = 0, done[q] = chunks.begin(q);
     bool bad = false;
-    picker.collect_making(floor, room_for, [&](size_t q, auto keep) {
+    selector.collect_making(floor, capacity, [&](size_t q, auto keep) {
         B* out = keys + q * of_chunk;
         size_t at = 0, next = chunks.begin(q);
         if (sampled) next = start + (next > start ? (next - start + stride - 1) / stride * stride : 0);
@@ -264,40 +268,38 @@ Pass<T> correct(const Correction<T>& c, Picker<T>& picker, size_t d, size_t k, c
 }
 
 template <class T>
-size_t after(const Pass<T>& pass, Picker<T>& picker, const Source<T>& s, size_t k, const Sampling& p, const Values& values,
+size_t after(const Pass<T>& pass, Selector<T>& selector, const EncoderInput<T>& s, size_t k, const Sampling& p, const WireValues& values,
              uint8_t* index, int threads) {
-    if (p.samples >= s.n && pass.few && picker.stored() && picker.met() >= k) {
-        picker.emit(picker.cut_collected(k), k, values, index);
+    if (p.samples >= s.n && pass.few && selector.stored() && selector.met() >= k) {
+        selector.emit(selector.cut_collected(k), k, values, index);
         return k;
     }
     if (p.samples >= s.n || !pass.few) return encode(s, k, p, values, index, threads);
     size_t ties;
-    const auto first = pass.kept >= p.rank ? nth(pass.keys, pass.kept, p.rank, ties)
-                                           : nth(sample(picker, s.n, p), p.samples, p.rank, ties);
-    return select(picker, true, first, typename Bits<T>::type(0), k, p, values, index);
+    const auto first = pass.kept >= p.rank ? radix_select(pass.keys, pass.kept, p.rank, ties)
+                                           : radix_select(sample(selector, s.n, p), p.samples, p.rank, ties);
+    return select(selector, true, first, typename Bits<T>::type(0), k, p, values, index);
 }
 
-// Correct, then select from v without changing it; returns how many, or `not_finite` with m and v as they were, to
-// rounding.
+// Correct, then select from v without changing it.
 template <class T>
-size_t step(const Correction<T>& c, size_t d, size_t k, const Sampling& p, const Values& values, uint8_t* index,
+size_t step(const Correction<T>& c, size_t d, size_t k, const Sampling& p, const WireValues& values, uint8_t* index,
             int threads) {
-    const Source<T> s{c.v, nullptr, T(1), T(1), d, false};
+    const EncoderInput<T> s{c.v, nullptr, T(1), T(1), d, false};
     const bool cached = d < serial_below;  // all of it stays in the cache, where passes cost little
-    Picker<T> picker(s, threads);
+    Selector<T> selector(s, threads);
     Pass<T> pass{true, false, nullptr, 0};
-    if (!cached) pass = correct(c, picker, d, k, p, threads);
+    if (!cached) pass = correct(c, selector, d, k, p, threads);
     else if ((pass.finite = c.finite(0, d))) c.apply(0, d);
     if (!pass.finite) return not_finite;
     try {
-        return after(pass, picker, s, k, p, values, index, threads);
+        return after(pass, selector, s, k, p, values, index, threads);
     } catch (...) {  // no memory
         c.undo(0, d);
         throw;
     }
 }
 
-// Momentum of a parameter that travels dense, after the average; false and nothing changed if that is not finite.
 template <class T>
 bool dense(T* mean, T* m, T mu, bool nesterov, size_t n, int threads) {
     bool bad = false;
@@ -318,24 +320,40 @@ bool dense(T* mean, T* m, T mu, bool nesterov, size_t n, int threads) {
     return true;
 }
 
+template <class T>
+Fault commit(T* v, T* m, u64 d, const WireValues& values, u64 k, u64 count, const u8* index, int threads) {
+    if (!values.zero(size_t(count), size_t(k))) return Fault::stray_values;
+    const auto fetch_v = [=](size_t i) { __builtin_prefetch(v + i, 1); };
+    const auto fetch_both = [=](size_t i) { __builtin_prefetch(v + i, 1), __builtin_prefetch(m + i, 1); };
+    return with_values<T>(values, [=](auto get) {
+        if (!m)
+            return visit_indices(d, k, count, index, threads, fetch_v, [=](size_t i, size_t rank) { v[i] -= get(rank); });
+        return visit_indices(d, k, count, index, threads, fetch_both,
+                             [=](size_t i, size_t rank) { v[i] -= get(rank), m[i] = T(0); });
+    });
+}
+
 }  // namespace
 
-#define GRACE_DEFINE(T)                                                                                               \
-    std::uint64_t dgc_encode(const Source<T>& s, std::uint64_t k, const Sampling& sampling, void* values, Kind kind,  \
-                             std::uint8_t* index, int threads) {                                                      \
-        return encode(s, size_t(k), sampling, Values{values, kind}, index, threads);                                  \
-    }                                                                                                                 \
-    std::uint64_t dgc_step(T* m, T* v, const T* g, T mu, bool nesterov, T scale, std::size_t n, std::uint64_t k,      \
-                           const Sampling& sampling, void* values, Kind kind, std::uint8_t* index, int threads) {     \
-        return step(Correction<T>{m, v, g, mu, scale, nesterov}, n, size_t(k), sampling, Values{values, kind}, index, \
-                    threads);                                                                                         \
-    }                                                                                                                 \
-    bool dgc_dense(T* mean, T* m, T mu, bool nesterov, std::size_t n, int threads) {                                  \
-        return dense(mean, m, mu, nesterov, n, threads);                                                              \
-    }                                                                                                                 \
-    void dgc_correct(T* m, T* v, const T* g, T mu, bool nesterov, T scale, std::size_t n, int threads) {              \
-        const Correction<T> c{m, v, g, mu, scale, nesterov};                                                          \
-        parallel(n, grain, threads, [=](std::size_t begin, std::size_t end) { c.apply(begin, end); });                \
+#define GRACE_DEFINE(T)                                                                                                      \
+    std::uint64_t dgc_encode(const EncoderInput<T>& s, std::uint64_t k, const Sampling& sampling, void* values, Dtype dtype, \
+                             std::uint8_t* index, int threads) {                                                             \
+        return encode(s, size_t(k), sampling, WireValues{values, dtype}, index, threads);                                    \
+    }                                                                                                                        \
+    std::uint64_t dgc_step(T* m, T* v, const T* g, T mu, bool nesterov, T scale, std::size_t n, std::uint64_t k,             \
+                           const Sampling& sampling, void* values, Dtype dtype, std::uint8_t* index, int threads) {          \
+        return step(Correction<T>{m, v, g, mu, scale, nesterov}, n, size_t(k), sampling, WireValues{values, dtype}, index,   \
+                    threads);                                                                                                \
+    }                                                                                                                        \
+    Fault dgc_commit(T* v, T* m, u64 d, void* values, Dtype dtype, u64 k, u64 count, const u8* index, int threads) {         \
+        return commit(v, m, d, WireValues{values, dtype}, k, count, index, threads);                                         \
+    }                                                                                                                        \
+    bool dgc_dense(T* mean, T* m, T mu, bool nesterov, std::size_t n, int threads) {                                         \
+        return dense(mean, m, mu, nesterov, n, threads);                                                                     \
+    }                                                                                                                        \
+    void dgc_correct(T* m, T* v, const T* g, T mu, bool nesterov, T scale, std::size_t n, int threads) {                     \
+        const Correction<T> c{m, v, g, mu, scale, nesterov};                                                                 \
+        parallel(n, grain, threads, [=](std::size_t begin, std::size_t end) { c.apply(begin, end); });                       \
     }
 GRACE_DEFINE(float)
 GRACE_DEFINE(double)

@@ -2,14 +2,15 @@
 //
 // Vectors are written with the compiler's own vector types, so that one text serves every instruction set; butterflies
 // run from the nearest to the farthest in all of them, so that every sum is rounded alike.
+#include "methods/eden.hpp"
+
 #include <cmath>
 
+#include "encoder_input.hpp"
 #include "packing.hpp"
+#include "parallel.hpp"
 #include "random.hpp"
 #include "reduce.hpp"
-#include "source.hpp"
-#include "sparse.hpp"
-#include "workspace.hpp"
 
 #pragma GCC diagnostic ignored "-Wpsabi"
 
@@ -258,12 +259,12 @@ struct Blocks {
 inline double power(int exponent) { return std::ldexp(1.0, exponent); }
 
 template <class T>
-void encode_block(const Source<T>& s, const Block& b, const Levels& levels, uint64_t word, uint8_t* codes, T* scale) {
+void encode_block(const EncoderInput<T>& s, const Block& b, const Levels& levels, uint64_t word, uint8_t* codes, T* scale) {
     alignas(64) T y[block];
     alignas(64) int32_t code[block];
     const size_t n = b.size;
     T* x = s.x + b.start;
-    if (s.g) mixed(x, s.g + b.start, s.beta, s.gamma, b.length, y);
+    if (s.g) axpby_into(x, s.g + b.start, s.beta, s.gamma, b.length, y);
     else std::memcpy(y, x, b.length * sizeof(T));
     if (s.ef && s.g) std::memcpy(x, y, b.length * sizeof(T));
     for (size_t i = b.length; i < n; ++i) y[i] = T(0);
@@ -326,13 +327,12 @@ void add_block(T* out, const Block& b, const Levels& levels, uint64_t word, cons
     for (size_t i = 0; i < b.length; ++i) out[i] += y[i];
 }
 
-constexpr size_t blocks_a_piece = 8;
+constexpr size_t blocks_per_piece = 8;
 
 template <class Body>
 inline void over(const Blocks& blocks, int threads, Body body) {
-    each((blocks.count + blocks_a_piece - 1) / blocks_a_piece, blocks.full < 8 ? 1 : threads, [&](size_t p) {
-        const size_t end = (p + 1) * blocks_a_piece;
-        for (size_t b = p * blocks_a_piece; b < end && b < blocks.count; ++b) body(b);
+    each_piece(blocks.count, blocks_per_piece, blocks.full < 8 ? 1 : threads, [&](size_t b, size_t end) {
+        for (; b < end; ++b) body(b);
     });
 }
 
@@ -349,7 +349,7 @@ bool eden_add_(T* out, size_t n, const uint8_t* codes, const T* scales, int bits
 }
 
 template <class T>
-void eden_encode_(const Source<T>& s, int bits, const double* centroids, uint64_t word, uint8_t* codes, T* scales,
+void eden_encode_(const EncoderInput<T>& s, int bits, const double* centroids, uint64_t word, uint8_t* codes, T* scales,
                   int threads) {
     const Blocks blocks(s.n);
     const Levels levels(bits, centroids);
@@ -358,14 +358,14 @@ void eden_encode_(const Source<T>& s, int bits, const double* centroids, uint64_
 
 }  // namespace
 
-#define GRACE_DEFINE(T)                                                                                                \
-    void eden_encode(const Source<T>& s, int bits, const double* centroids, uint64_t word, uint8_t* codes, T* scales,  \
-                     int threads) {                                                                                    \
-        eden_encode_(s, bits, centroids, word, codes, scales, threads);                                                \
-    }                                                                                                                  \
-    bool eden_add(T* out, size_t n, const uint8_t* codes, const T* scales, int bits, const double* centroids,          \
-                  uint64_t word, T alpha, int threads) {                                                               \
-        return eden_add_(out, n, codes, scales, bits, centroids, word, alpha, threads);                                \
+#define GRACE_DEFINE(T)                                                                                                     \
+    void eden_encode(const EncoderInput<T>& s, int bits, const double* centroids, uint64_t word, uint8_t* codes, T* scales, \
+                     int threads) {                                                                                         \
+        eden_encode_(s, bits, centroids, word, codes, scales, threads);                                                     \
+    }                                                                                                                       \
+    bool eden_add(T* out, size_t n, const uint8_t* codes, const T* scales, int bits, const double* centroids,               \
+                  uint64_t word, T alpha, int threads) {                                                                    \
+        return eden_add_(out, n, codes, scales, bits, centroids, word, alpha, threads);                                     \
     }
 GRACE_DEFINE(float)
 GRACE_DEFINE(double)

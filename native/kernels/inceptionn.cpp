@@ -1,8 +1,10 @@
 // INCEPTIONN (Li 2018, section 4): elements in four classes by exponent, a tag of two bits each.
+#include "methods/inceptionn.hpp"
+
+#include "encoder_input.hpp"
 #include "indices.hpp"
 #include "parallel.hpp"
-#include "research.hpp"
-#include "workspace.hpp"
+#include "scratch.hpp"
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -18,6 +20,10 @@ using std::int8_t;
 
 constexpr size_t lanes = 8;
 constexpr size_t tag_bytes = tile / 4;
+
+struct InceptionnBuffers {
+    ScratchBuffer starts;  // where each piece's part of the classes begins
+};
 
 // What separates the classes, as the integers that the limits' bits are.
 template <class T>
@@ -80,7 +86,7 @@ inline void pack2(const uint8_t* __restrict tag, uint8_t* __restrict out) {
 }
 
 template <class T>
-void find_(const Source<T>& s, T bound, uint8_t* tags, uint64_t* starts, int threads) {
+void find_(const EncoderInput<T>& s, T bound, uint8_t* tags, uint64_t* starts, int threads) {
     const Classes<T> by(bound);
     parallel(s.n, inceptionn_piece, threads, [=, &s](size_t begin, size_t end) {
         alignas(64) T buffer[tile];
@@ -90,7 +96,7 @@ void find_(const Source<T>& s, T bound, uint8_t* tags, uint64_t* starts, int thr
             const size_t m = end - i < tile ? end - i : tile;
             const T* v = s.x + i;
             if (s.g) {
-                mixed(s.x + i, s.g + i, s.beta, s.gamma, m, buffer);
+                axpby_into(s.x + i, s.g + i, s.beta, s.gamma, m, buffer);
                 if (s.ef) std::memcpy(s.x + i, buffer, m * sizeof(T));
                 v = buffer;
             }
@@ -244,7 +250,7 @@ inline void classify(const T* __restrict v, size_t n, const Classes<T>& by, Pack
 }
 
 template <class T>
-void emit_(const Source<T>& s, T bound, const uint64_t* starts, uint8_t* small, int16_t* medium, T* raw, int threads) {
+void emit_(const EncoderInput<T>& s, T bound, const uint64_t* starts, uint8_t* small, int16_t* medium, T* raw, int threads) {
     const Classes<T> by(bound);
     parallel(s.n, inceptionn_piece, threads, [=, &s](size_t begin, size_t end) {
         alignas(64) T buffer[tile];
@@ -261,7 +267,7 @@ void emit_(const Source<T>& s, T bound, const uint64_t* starts, uint8_t* small, 
             if constexpr (sizeof(T) == 4) done = classify8(v, m, by, packed, x);
 #endif
             if (done < m) classify(v + done, m - done, by, packed, x ? x + done : nullptr);
-            // Room was made for what the first step saw; a tensor that someone changes meanwhile must not exceed it.
+            // The classes were allocated for what the first step saw; a tensor that someone changes meanwhile must not exceed it.
             if (smalls + packed.smalls > here[3] || mediums + packed.mediums > here[4] || raws + packed.raws > here[5]) return;
             copy(small + smalls, packed.small, packed.smalls);
             copy(medium + mediums, packed.medium, packed.mediums);
@@ -283,16 +289,13 @@ inline void add(T* __restrict out, size_t n, const uint8_t* __restrict tags, con
     }
 }
 
-enum Fault { fine = 0, spare_bits = 1, wrong_count = 2 };
-
 template <class T>
-int add_(T* out, size_t n, const uint8_t* tags, const uint8_t* small, uint64_t smalls, const int16_t* medium, uint64_t mediums,
-         const T* raw, uint64_t raws, T bound, T alpha, int threads) {
-    static thread_local Room room;
+Fault add_(T* out, size_t n, const uint8_t* tags, const uint8_t* small, uint64_t smalls, const int16_t* medium, uint64_t mediums,
+           const T* raw, uint64_t raws, T bound, T alpha, int threads) {
     const size_t bytes = (n + 3) / 4, pieces = (n + inceptionn_piece - 1) / inceptionn_piece;
-    if (n == 0) return smalls || mediums || raws ? wrong_count : fine;
-    if (!spare_bits_clear(tags, bytes, 2 * uint64_t(n))) return spare_bits;
-    uint64_t* starts = room.get<uint64_t>(3 * (pieces + 1));
+    if (n == 0) return smalls || mediums || raws ? Fault::class_sizes : Fault::none;
+    if (!padding_bits_clear(tags, bytes, 2 * uint64_t(n))) return Fault::padding_bits;
+    uint64_t* starts = scratch<InceptionnBuffers>().starts.get<uint64_t>(3 * (pieces + 1));
     parallel(n, inceptionn_piece, threads, [=](size_t begin, size_t end) {
         Counts counts;
         const size_t last = (end + 3) / 4;
@@ -302,7 +305,7 @@ int add_(T* out, size_t n, const uint8_t* tags, const uint8_t* small, uint64_t s
     });
     accumulate(starts, pieces);
     const uint64_t* total = starts + 3 * pieces;
-    if (total[0] != smalls || total[1] != mediums || total[2] != raws) return wrong_count;
+    if (total[0] != smalls || total[1] != mediums || total[2] != raws) return Fault::class_sizes;
     parallel(n, inceptionn_piece, threads, [=](size_t begin, size_t end) {
         Packed<T> packed;
         std::memset(&packed, 0, sizeof packed);
@@ -326,23 +329,23 @@ int add_(T* out, size_t n, const uint8_t* tags, const uint8_t* small, uint64_t s
             add(out + i, m, tags + i / 4, packed, bound, alpha);
         }
     });
-    return fine;
+    return Fault::none;
 }
 
 }  // namespace
 
-#define GRACE_DEFINE(T)                                                                                               \
-    void inceptionn_find(const Source<T>& s, T bound, uint8_t* tags, uint64_t* starts, int threads) {                 \
-        find_(s, bound, tags, starts, threads);                                                                       \
-    }                                                                                                                 \
-    void inceptionn_emit(const Source<T>& s, T bound, const uint64_t* starts, uint8_t* small, std::int16_t* medium,   \
-                         T* raw, int threads) {                                                                       \
-        emit_(s, bound, starts, small, medium, raw, threads);                                                         \
-    }                                                                                                                 \
-    int inceptionn_add(T* out, size_t n, const uint8_t* tags, const uint8_t* small, uint64_t smalls,                  \
-                       const std::int16_t* medium, uint64_t mediums, const T* raw, uint64_t raws, T bound, T alpha,   \
-                       int threads) {                                                                                 \
-        return add_(out, n, tags, small, smalls, medium, mediums, raw, raws, bound, alpha, threads);                  \
+#define GRACE_DEFINE(T)                                                                                                   \
+    void inceptionn_find(const EncoderInput<T>& s, T bound, uint8_t* tags, uint64_t* starts, int threads) {               \
+        find_(s, bound, tags, starts, threads);                                                                           \
+    }                                                                                                                     \
+    void inceptionn_emit(const EncoderInput<T>& s, T bound, const uint64_t* starts, uint8_t* small, std::int16_t* medium, \
+                         T* raw, int threads) {                                                                           \
+        emit_(s, bound, starts, small, medium, raw, threads);                                                             \
+    }                                                                                                                     \
+    Fault inceptionn_add(T* out, size_t n, const uint8_t* tags, const uint8_t* small, uint64_t smalls,                    \
+                       const std::int16_t* medium, uint64_t mediums, const T* raw, uint64_t raws, T bound, T alpha,       \
+                       int threads) {                                                                                     \
+        return add_(out, n, tags, small, smalls, medium, mediums, raw, raws, bound, alpha, threads);                      \
     }
 GRACE_DEFINE(float)
 GRACE_DEFINE(double)

@@ -2,7 +2,7 @@
 //
 // Every number is computed in an order that depends on n, m and rank alone: threads share out whole rows or whole
 // columns, and vectors have 32 bytes in every instruction set.
-#include "lowrank.hpp"
+#include "methods/lowrank.hpp"
 
 #include <cstring>
 #include <type_traits>
@@ -55,17 +55,7 @@ inline void share(std::size_t count, std::size_t unit, std::size_t elements, int
     std::size_t pieces = threads > 1 ? std::size_t(threads) * 4 : 1;
     std::size_t grain = (count + pieces - 1) / pieces;
     grain = (grain + unit - 1) / unit * unit;
-    struct Context {
-        Body* body;
-        std::size_t count, grain;
-    } context{&body, count, grain};
-    Task task = [](void* raw, std::size_t index) {
-        auto& c = *static_cast<Context*>(raw);
-        std::size_t begin = index * c.grain;
-        std::size_t end = begin + c.grain < c.count ? begin + c.grain : c.count;
-        (*c.body)(begin, end);
-    };
-    run((count + grain - 1) / grain, threads, task, &context);
+    each_piece(count, grain, threads, body);
 }
 
 // p = (e + g) q^T -----------------------------------------------------------------------------------------
@@ -213,30 +203,30 @@ void settle_of(T* e, const T* g, const T* p, const T* q, T* out, const T* p_mean
 
 }  // namespace
 
-#define GRACE_RANKS(call)            \
-    switch (rank) {                  \
-        case 1: call(1); break;      \
-        case 2: call(2); break;      \
-        case 3: call(3); break;      \
-        case 4: call(4); break;      \
-        case 5: call(5); break;      \
-        case 6: call(6); break;      \
-        case 7: call(7); break;      \
-        case 8: call(8); break;      \
+#define GRACE_RANKS(call)       \
+    switch (rank) {             \
+        case 1: call(1); break; \
+        case 2: call(2); break; \
+        case 3: call(3); break; \
+        case 4: call(4); break; \
+        case 5: call(5); break; \
+        case 6: call(6); break; \
+        case 7: call(7); break; \
+        case 8: call(8); break; \
     }
 
-#define GRACE_DEFINE(T)                                                                                           \
-    void project_rows(const T* e, const T* g, const T* q, T* p, std::size_t n, std::size_t m, int rank,          \
-                      int threads) {                                                                              \
-        GRACE_RANKS(GRACE_ROWS_##T)                                                                               \
-    }                                                                                                             \
-    void project_columns(const T* e, const T* g, const T* p, T* q, std::size_t n, std::size_t m, int rank,       \
-                         int threads) {                                                                           \
-        GRACE_RANKS(GRACE_COLUMNS_##T)                                                                            \
-    }                                                                                                             \
-    void settle_factors(T* e, const T* g, const T* p, const T* q, T* out, const T* p_mean, const T* q_mean,      \
-                        std::size_t n, std::size_t m, int rank, int threads) {                                    \
-        GRACE_RANKS(GRACE_SETTLE_##T)                                                                             \
+#define GRACE_DEFINE(T)                                                                                     \
+    void project_rows(const T* e, const T* g, const T* q, T* p, std::size_t n, std::size_t m, int rank,     \
+                      int threads) {                                                                        \
+        GRACE_RANKS(GRACE_ROWS_##T)                                                                         \
+    }                                                                                                       \
+    void project_columns(const T* e, const T* g, const T* p, T* q, std::size_t n, std::size_t m, int rank,  \
+                         int threads) {                                                                     \
+        GRACE_RANKS(GRACE_COLUMNS_##T)                                                                      \
+    }                                                                                                       \
+    void settle_factors(T* e, const T* g, const T* p, const T* q, T* out, const T* p_mean, const T* q_mean, \
+                        std::size_t n, std::size_t m, int rank, int threads) {                              \
+        GRACE_RANKS(GRACE_SETTLE_##T)                                                                       \
     }
 
 #define GRACE_ROWS_float(R) project_rows_of<float, R>(e, g, q, p, n, m, threads)

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "lowrank.hpp"
+#include "methods/lowrank.hpp"
 #include "parallel.hpp"
 
 namespace grace {
@@ -150,17 +150,9 @@ void orthonormal_matrix(T* rows, int rank, std::size_t n, double tolerance) {
 
 template <class T>
 void orthonormal(T* rows, std::size_t count, int rank, std::size_t n, int threads, double tolerance) {
-    struct Context {
-        T* rows;
-        int rank;
-        std::size_t n;
-        double tolerance;
-    } context{rows, rank, n, tolerance};
-    Task task = [](void* raw, std::size_t index) {
-        auto& c = *static_cast<Context*>(raw);
-        orthonormal_matrix(c.rows + index * c.rank * c.n, c.rank, c.n, c.tolerance);
-    };
-    run(count, count * rank * n < serial_below ? 1 : threads, task, &context);
+    each(count, count * rank * n < serial_below ? 1 : threads, [=](std::size_t index) {
+        orthonormal_matrix(rows + index * rank * n, rank, n, tolerance);
+    });
 }
 
 }  // namespace

@@ -1,11 +1,14 @@
 // One bit an element, set where negative, lowest bit first.
+#include "methods/signs.hpp"
+
 #include <atomic>
 #include <cmath>
 
-#include "dense.hpp"
+#include "encoder_input.hpp"
 #include "parallel.hpp"
 #include "random.hpp"
 #include "reduce.hpp"
+#include "scratch.hpp"
 
 #ifdef __AVX2__
 #include <immintrin.h>
@@ -14,6 +17,10 @@
 namespace grace {
 namespace GRACE_ISA {
 namespace {
+
+struct SignBuffers {
+    ScratchBuffer sums, negative_sums, positive_sums, negative_counts;  // a number per block
+};
 
 // Eight bytes of 0 or 1 into the bits of one byte.
 inline u8 gather_bits(const u8* ones) {
@@ -63,7 +70,7 @@ inline void pack_negative(const double* v, std::size_t n, u8* out) {
 
 // x becomes v, after what is owed for the last step left it.
 template <class T>
-inline void settle(const Source<T>& s, T low, T high, std::size_t begin, std::size_t n) {
+inline void settle(const EncoderInput<T>& s, T low, T high, std::size_t begin, std::size_t n) {
     T* __restrict x = s.x + begin;
     if (!s.g) {
         for (std::size_t i = 0; i < n; ++i) x[i] = x[i] - (x[i] < T(0) ? low : high);
@@ -79,7 +86,7 @@ inline void settle(const Source<T>& s, T low, T high, std::size_t begin, std::si
 
 // visit(tile number, v, size) for every tile, whose signs are packed on the way.
 template <class T, class Visit>
-inline void encode_tiles(const Source<T>& s, const T* owed, u8* bits, int threads, Visit visit) {
+inline void encode_tiles(const EncoderInput<T>& s, const T* owed, u8* bits, int threads, Visit visit) {
     const T low = owed ? owed[0] : T(0), high = owed ? owed[1] : T(0);
     parallel(s.n, grain, threads, [=, &s](std::size_t begin, std::size_t end) {
         alignas(64) T buffer[tile];
@@ -130,7 +137,7 @@ void two_add_(T* out, const u8* bits, T low, T high, std::size_t n, int threads)
 }
 
 template <class T>
-void sign_encode_(const Source<T>& s, u64 word, u8* bits, u8* flag, int threads) {
+void sign_encode_(const EncoderInput<T>& s, u64 word, u8* bits, u8* flag, int threads) {
     std::atomic<bool> any{false};
     parallel(s.n, grain, threads, [&, bits, word](std::size_t begin, std::size_t end) {
         alignas(64) T buffer[tile];
@@ -211,9 +218,9 @@ constexpr double eighth = 0x1p-3, shrunk = 0x1p-67;
 
 // Sums are taken of numbers times `factor` while signs are packed. With `owed`, x holds v afterwards.
 template <class T>
-double sum_magnitudes(const Source<T>& s, const T* owed, u8* bits, T factor, int threads) {
+double sum_magnitudes(const EncoderInput<T>& s, const T* owed, u8* bits, T factor, int threads) {
     std::size_t blocks = (s.n + tree_block - 1) / tree_block;
-    double* sums = scratch(blocks, 0);
+    double* sums = scratch<SignBuffers>().sums.get<double>(blocks);
     encode_tiles(s, owed, bits, threads, [=](std::size_t block, const T* v, std::size_t m) {
         sums[block] = tree<tile>(m, [v, factor](std::size_t j) { return magnitude(v[j]) * factor; });
     });
@@ -221,12 +228,15 @@ double sum_magnitudes(const Source<T>& s, const T* owed, u8* bits, T factor, int
 }
 
 template <class T>
-Sides sum_sides(const Source<T>& s, const T* owed, u8* bits, T factor, int threads) {
+SumsBySign sums_by_sign(const EncoderInput<T>& s, const T* owed, u8* bits, T factor, int threads) {
     std::size_t blocks = (s.n + tree_block - 1) / tree_block;
-    double *lows = scratch(blocks, 0), *highs = scratch(blocks, 1), *counts = scratch(blocks, 2);
+    SignBuffers& buffers = scratch<SignBuffers>();
+    double* lows = buffers.negative_sums.get<double>(blocks);
+    double* highs = buffers.positive_sums.get<double>(blocks);
+    double* counts = buffers.negative_counts.get<double>(blocks);
     encode_tiles(s, owed, bits, threads, [=](std::size_t block, const T* v, std::size_t m) {
-        const Sides sides = tree_sides<tile>(v, m, factor);
-        lows[block] = sides.low, highs[block] = sides.high, counts[block] = sides.below;
+        const SumsBySign sums = tree_by_sign<tile>(v, m, factor);
+        lows[block] = sums.low, highs[block] = sums.high, counts[block] = sums.below;
     });
     double below = 0;
     for (std::size_t b = 0; b < blocks; ++b) below += counts[b];
@@ -235,12 +245,12 @@ Sides sum_sides(const Source<T>& s, const T* owed, u8* bits, T factor, int threa
 
 // Where v is found again once it was encoded.
 template <class T>
-Source<T> encoded(const Source<T>& s, const T* owed) {
-    return owed ? Source<T>{s.x, nullptr, T(1), T(1), s.n, false} : s;
+EncoderInput<T> encoded(const EncoderInput<T>& s, const T* owed) {
+    return owed ? EncoderInput<T>{s.x, nullptr, T(1), T(1), s.n, false} : s;
 }
 
 template <class T>
-void scaled_sign_encode_(const Source<T>& s, T* owed, u8* bits, T* scale, int threads) {
+void scaled_sign_encode_(const EncoderInput<T>& s, T* owed, u8* bits, T* scale, int threads) {
     double total = sum_magnitudes<T>(s, owed, bits, T(eighth), threads), mean = total / double(s.n) / eighth;
     if (!std::isfinite(total))
         mean = sum_magnitudes<T>(encoded<T>(s, owed), nullptr, bits, T(shrunk), threads) / double(s.n) / shrunk;
@@ -249,13 +259,13 @@ void scaled_sign_encode_(const Source<T>& s, T* owed, u8* bits, T* scale, int th
 }
 
 template <class T>
-void onebit_encode_(const Source<T>& s, T* owed, u8* bits, T* means, int threads) {
-    Sides sums = sum_sides<T>(s, owed, bits, T(eighth), threads);
+void onebit_encode_(const EncoderInput<T>& s, T* owed, u8* bits, T* means, int threads) {
+    SumsBySign sums = sums_by_sign<T>(s, owed, bits, T(eighth), threads);
     double below = sums.below > 0 ? sums.below : 1, above = double(s.n) - sums.below;
     if (above < 1) above = 1;
     double low = sums.low / below / eighth, high = sums.high / above / eighth;
     if (!std::isfinite(sums.low) || !std::isfinite(sums.high)) {
-        Sides small = sum_sides<T>(encoded<T>(s, owed), nullptr, bits, T(shrunk), threads);
+        SumsBySign small = sums_by_sign<T>(encoded<T>(s, owed), nullptr, bits, T(shrunk), threads);
         if (!std::isfinite(sums.low)) low = small.low / below / shrunk;
         if (!std::isfinite(sums.high)) high = small.high / above / shrunk;
     }
@@ -265,21 +275,21 @@ void onebit_encode_(const Source<T>& s, T* owed, u8* bits, T* means, int threads
 
 }  // namespace
 
-#define GRACE_DEFINE(T)                                                                                             \
-    void two_add(T* out, const u8* bits, T low, T high, std::size_t n, int threads) {                               \
-        two_add_(out, bits, low, high, n, threads);                                                                 \
-    }                                                                                                               \
-    void sign_encode(const Source<T>& s, u64 word, u8* bits, u8* flag, int threads) {                               \
-        sign_encode_(s, word, bits, flag, threads);                                                                 \
-    }                                                                                                               \
-    void sign_vote(T* out, const u8* const* ballots, std::size_t count, u64 word, std::size_t n, int threads) {     \
-        sign_vote_(out, ballots, count, word, n, threads);                                                          \
-    }                                                                                                               \
-    void scaled_sign_encode(const Source<T>& s, T* owed, u8* bits, T* scale, int threads) {                         \
-        scaled_sign_encode_(s, owed, bits, scale, threads);                                                         \
-    }                                                                                                               \
-    void onebit_encode(const Source<T>& s, T* owed, u8* bits, T* means, int threads) {                              \
-        onebit_encode_(s, owed, bits, means, threads);                                                              \
+#define GRACE_DEFINE(T)                                                                                         \
+    void two_add(T* out, const u8* bits, T low, T high, std::size_t n, int threads) {                           \
+        two_add_(out, bits, low, high, n, threads);                                                             \
+    }                                                                                                           \
+    void sign_encode(const EncoderInput<T>& s, u64 word, u8* bits, u8* flag, int threads) {                     \
+        sign_encode_(s, word, bits, flag, threads);                                                             \
+    }                                                                                                           \
+    void sign_vote(T* out, const u8* const* ballots, std::size_t count, u64 word, std::size_t n, int threads) { \
+        sign_vote_(out, ballots, count, word, n, threads);                                                      \
+    }                                                                                                           \
+    void scaled_sign_encode(const EncoderInput<T>& s, T* owed, u8* bits, T* scale, int threads) {               \
+        scaled_sign_encode_(s, owed, bits, scale, threads);                                                     \
+    }                                                                                                           \
+    void onebit_encode(const EncoderInput<T>& s, T* owed, u8* bits, T* means, int threads) {                    \
+        onebit_encode_(s, owed, bits, means, threads);                                                          \
     }
 
 GRACE_DEFINE(float)

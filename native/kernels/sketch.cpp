@@ -2,15 +2,18 @@
 //
 // An element's bucket is looked up by 16 of its bits: sign, exponent and seven bits of mantissa name a cell, and a table
 // says how many boundaries lie below the cell. As a rule one at most lies inside, and one comparison settles it.
+#include "methods/sketch.hpp"
+
 #include <atomic>
 #include <cfloat>
 #include <cmath>
+#include <utility>
 
+#include "encoder_input.hpp"
 #include "indices.hpp"
 #include "parallel.hpp"
 #include "reduce.hpp"
-#include "research.hpp"
-#include "workspace.hpp"
+#include "scratch.hpp"
 
 namespace grace {
 namespace GRACE_ISA {
@@ -29,10 +32,12 @@ constexpr int most_rounds = 6;
 template <class T>
 constexpr T infinity = T(__builtin_huge_val());
 
-inline Room& room(int slot) {
-    static thread_local Room rooms[4];
-    return rooms[slot];
-}
+struct SketchBuffers {
+    ScratchBuffer sample_keys;  // and behind them the space to sort them
+    ScratchBuffer cell_starts;  // by cell: how many boundaries lie in lower ones
+    ScratchBuffer sums, sizes;  // of the buckets, by block
+    ScratchBuffer column;       // sums of one bucket
+};
 
 // The 16 bits of an element. Going from float64 to float32 keeps the order, which is all that counts.
 template <class T>
@@ -57,7 +62,7 @@ inline T unordered(U bits) {
     return cast_bits<T>(U(bits & sign ? bits ^ sign : ~bits));
 }
 
-// Sort `n` keys by digits of 11 bits; the result is in one of the two arrays.
+// Radix sort of `n` keys by digits of 11 bits; the result is in one of the two arrays.
 template <class U>
 U* sort(U* keys, U* other, size_t n) {
     constexpr int digit = 11;
@@ -81,20 +86,17 @@ U* sort(U* keys, U* other, size_t n) {
 template <class T>
 struct Buckets {
     size_t count;
-    T edge[256];       // bucket c ends before edge[c]
-    uint8_t after[256];   // how many boundaries are at most edge[c]
-    int rounds = 1;       // how many different ones a cell holds at most
-    int inner[256];       // numbers of a bucket between two boundaries are at most 2^this in magnitude
-    uint8_t* start;       // by cell: how many boundaries lie in lower ones
+    T edge[256];         // bucket c ends before edge[c]
+    uint8_t after[256];  // how many boundaries are at most edge[c]
+    int rounds = 1;      // how many different ones a cell holds at most
+    int inner[256];      // numbers of a bucket between two boundaries are at most 2^this in magnitude
+    uint8_t* start;      // by cell
 
-    Buckets(const Source<T>& s, int bits) : count(size_t(1) << bits) {
+    Buckets(const EncoderInput<T>& s, int bits) : count(size_t(1) << bits) {
         using U = decltype(ordered(T()));
         const size_t stride = s.n / sample_size ? s.n / sample_size : 1, samples = (s.n + stride - 1) / stride;
-        U* keys = room(0).get<U>(2 * samples);
-        for (size_t j = 0; j < samples; ++j) {
-            const size_t i = j * stride;
-            keys[j] = ordered(s.g ? T(s.beta * s.x[i]) + T(s.gamma * s.g[i]) : s.x[i]);
-        }
+        U* keys = scratch<SketchBuffers>().sample_keys.get<U>(2 * samples);
+        for (size_t j = 0; j < samples; ++j) keys[j] = ordered(value_at(s, j * stride));
         keys = sort(keys, keys + samples, samples);
         for (size_t c = 1; c < count; ++c) edge[c - 1] = unordered<T>(keys[c * samples / count]);
         edge[count - 1] = infinity<T>;
@@ -125,7 +127,7 @@ struct Buckets {
 
 private:
     void look_up() {
-        start = room(1).get<uint8_t>(cells);
+        start = scratch<SketchBuffers>().cell_starts.get<uint8_t>(cells);
         int32_t from = -32768;
         int different = 0;
         for (size_t c = 0; c < count; ++c) {
@@ -231,12 +233,12 @@ inline uint64_t fixed(T v, double scale) {
 template <class T>
 class Encoder {
 public:
-    Encoder(const Source<T>& s, int bits, uint8_t* codes)
+    Encoder(const EncoderInput<T>& s, int bits, uint8_t* codes)
         : s_(s), bits_(bits), codes_(codes), buckets_(s, bits), spare_(0) {
         for (size_t n = s.n; n; n >>= 1) ++spare_;
         const size_t blocks = (s.n + block - 1) / block;
-        sums_ = room(2).get<double>(blocks * buckets_.count);
-        sizes_ = room(3).get<std::uint32_t>(blocks * buckets_.count);
+        sums_ = scratch<SketchBuffers>().sums.get<double>(blocks * buckets_.count);
+        sizes_ = scratch<SketchBuffers>().sizes.get<std::uint32_t>(blocks * buckets_.count);
     }
 
     // Codes of all elements and sums of the blocks; false if an element is not finite. Leaves v in x under error feedback.
@@ -256,7 +258,7 @@ public:
     void means(T* out) {
         const size_t blocks = (s_.n + block - 1) / block, count = buckets_.count;
         constexpr double most = sizeof(T) == 4 ? double(FLT_MAX) : DBL_MAX;
-        double* column = room(0).template get<double>(blocks);
+        double* column = scratch<SketchBuffers>().column.get<double>(blocks);
         for (size_t c = 0; c < count; ++c) {
             uint64_t size = 0;
             for (size_t b = 0; b < blocks; ++b) column[b] = sums_[b * count + c], size += sizes_[b * count + c];
@@ -271,7 +273,7 @@ private:
     const T* form(size_t begin, size_t n, T* buffer) const {
         T* x = s_.x + begin;
         if (!s_.g) return x;
-        mixed(x, s_.g + begin, s_.beta, s_.gamma, n, buffer);
+        axpby_into(x, s_.g + begin, s_.beta, s_.gamma, n, buffer);
         if (s_.ef) std::memcpy(x, buffer, n * sizeof(T));
         return buffer;
     }
@@ -337,7 +339,7 @@ private:
         std::memcpy(out, packed, (n * size_t(bits_) + 7) / 8);
     }
 
-    const Source<T>& s_;
+    const EncoderInput<T>& s_;
     int bits_;
     uint8_t* codes_;
     Buckets<T> buckets_;
@@ -347,7 +349,7 @@ private:
 };
 
 template <class T>
-void encode_(const Source<T>& s, int bits, uint8_t* codes, T* means, int threads) {
+void encode_(const EncoderInput<T>& s, int bits, uint8_t* codes, T* means, int threads) {
     const size_t count = size_t(1) << bits;
     Encoder<T> encoder(s, bits, codes);
     if (encoder.run(threads)) encoder.means(means);
@@ -359,10 +361,8 @@ void encode_(const Source<T>& s, int bits, uint8_t* codes, T* means, int threads
     add_all(s.x, s.n, codes, bits, table, threads);
 }
 
-enum Fault { fine = 0, spare_bits = 1, not_finite = 2 };
-
 template <class T>
-int add_(T* out, size_t n, const uint8_t* codes, const T* means, int bits, T alpha, int threads) {
+Fault add_(T* out, size_t n, const uint8_t* codes, const T* means, int bits, T alpha, int threads) {
     const size_t count = size_t(1) << bits;
     T table[256];
     bool good = true;
@@ -370,20 +370,20 @@ int add_(T* out, size_t n, const uint8_t* codes, const T* means, int bits, T alp
         good &= magnitude(means[c]) < infinity<T>;
         table[c] = means[c] * alpha;
     }
-    if (!good) return not_finite;
-    if (n && !spare_bits_clear(codes, (n * size_t(bits) + 7) / 8, uint64_t(n) * uint64_t(bits))) return spare_bits;
+    if (!good) return Fault::mean_not_finite;
+    if (n && !padding_bits_clear(codes, (n * size_t(bits) + 7) / 8, uint64_t(n) * uint64_t(bits))) return Fault::padding_bits;
     add_all(out, n, codes, bits, table, threads);
-    return fine;
+    return Fault::none;
 }
 
 }  // namespace
 
-#define GRACE_DEFINE(T)                                                                                               \
-    void sketch_encode(const Source<T>& s, int bits, uint8_t* codes, T* means, int threads) {                         \
-        encode_(s, bits, codes, means, threads);                                                                      \
-    }                                                                                                                 \
-    int sketch_add(T* out, size_t n, const uint8_t* codes, const T* means, int bits, T alpha, int threads) {          \
-        return add_(out, n, codes, means, bits, alpha, threads);                                                      \
+#define GRACE_DEFINE(T)                                                                                        \
+    void sketch_encode(const EncoderInput<T>& s, int bits, uint8_t* codes, T* means, int threads) {            \
+        encode_(s, bits, codes, means, threads);                                                               \
+    }                                                                                                          \
+    Fault sketch_add(T* out, size_t n, const uint8_t* codes, const T* means, int bits, T alpha, int threads) { \
+        return add_(out, n, codes, means, bits, alpha, threads);                                               \
     }
 GRACE_DEFINE(float)
 GRACE_DEFINE(double)

@@ -1,12 +1,15 @@
 // TernGrad: five trits in a byte. Byte j of a group of 256 holds elements j, j + 256, … j + 1024 of its 1280, so that
 // packing is arithmetic on whole vectors.
+#include "methods/ternary.hpp"
+
 #include <atomic>
 #include <cmath>
 
-#include "dense.hpp"
+#include "encoder_input.hpp"
 #include "parallel.hpp"
 #include "random.hpp"
 #include "reduce.hpp"
+#include "scratch.hpp"
 #include "squares.hpp"
 
 namespace grace {
@@ -15,11 +18,15 @@ namespace {
 
 constexpr std::size_t width = 256, group = 5 * width, groups_grain = 25 * group;
 
+struct TernaryBuffers {
+    ScratchBuffer block_sums, block_maxima;
+};
+
 template <class T>
-double sum_squares(const Source<T>& s, double factor, T& top, int threads) {
+double sum_squares(const EncoderInput<T>& s, double factor, T& top, int threads) {
     std::size_t blocks = (s.n + tree_block - 1) / tree_block;
-    double* sums = scratch(blocks, 0);
-    T* tops = reinterpret_cast<T*>(scratch(blocks, 1));
+    double* sums = scratch<TernaryBuffers>().block_sums.get<double>(blocks);
+    T* tops = scratch<TernaryBuffers>().block_maxima.get<T>(blocks);
     parallel(s.n, grain, threads, [=, &s](std::size_t begin, std::size_t end) {
         alignas(64) T buffer[tile];
         for (std::size_t i = begin; i < end; i += tile) {
@@ -51,7 +58,7 @@ inline void decide(const T* __restrict v, Progression random, std::size_t n, T s
 }
 
 template <class T>
-void ternary_encode_(const Source<T>& s, double clip, u64 word, u8* codes, T* result, int threads) {
+void ternary_encode_(const EncoderInput<T>& s, double clip, u64 word, u8* codes, T* result, int threads) {
     T top;
     double sum = sum_squares(s, 1.0, top, threads), factor = squares_factor(top);
     if (factor != 1.0) sum = sum_squares(s, factor, top, threads);
@@ -66,7 +73,7 @@ void ternary_encode_(const Source<T>& s, double clip, u64 word, u8* codes, T* re
             const T* v = load(s, i, m, buffer);
             for (std::size_t t = 0; t < m; t += width) {
                 const std::size_t k = m - t < width ? m - t : width;
-                expect(s, i + group + t, k);
+                prefetch(s, i + group + t, k);
                 progress(word, i + t, k, [=, &s, &digit](Progression random, std::size_t from, std::size_t count) {
                     const std::size_t at = t + from;
                     if (s.ef) decide<true>(v + at, random, count, scale, digit + at, s.x + i + at);
@@ -113,12 +120,12 @@ bool ternary_add_(T* out, const u8* codes, T scale, std::size_t n, int threads) 
 
 }  // namespace
 
-#define GRACE_DEFINE(T)                                                                                           \
-    void ternary_encode(const Source<T>& s, double clip, u64 word, u8* codes, T* scale, int threads) {            \
-        ternary_encode_(s, clip, word, codes, scale, threads);                                                    \
-    }                                                                                                             \
-    bool ternary_add(T* out, const u8* codes, T scale, std::size_t n, int threads) {                              \
-        return ternary_add_(out, codes, scale, n, threads);                                                       \
+#define GRACE_DEFINE(T)                                                                                      \
+    void ternary_encode(const EncoderInput<T>& s, double clip, u64 word, u8* codes, T* scale, int threads) { \
+        ternary_encode_(s, clip, word, codes, scale, threads);                                               \
+    }                                                                                                        \
+    bool ternary_add(T* out, const u8* codes, T scale, std::size_t n, int threads) {                         \
+        return ternary_add_(out, codes, scale, n, threads);                                                  \
     }
 
 GRACE_DEFINE(float)

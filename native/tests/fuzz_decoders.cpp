@@ -9,9 +9,19 @@
 #include <thread>
 #include <vector>
 
-#include "../dense.hpp"
-#include "../research.hpp"
-#include "../sparse.hpp"
+#include "methods/adaq.hpp"
+#include "methods/basic.hpp"
+#include "methods/blocks.hpp"
+#include "methods/cast.hpp"
+#include "methods/eden.hpp"
+#include "methods/inceptionn.hpp"
+#include "methods/natural.hpp"
+#include "methods/randomk.hpp"
+#include "methods/signs.hpp"
+#include "methods/sketch.hpp"
+#include "methods/sparse.hpp"
+#include "methods/ternary.hpp"
+#include "methods/u8bit.hpp"
 #include "require.hpp"
 
 using namespace grace;
@@ -135,7 +145,7 @@ void indices(Case& c) {
     for (const char* isa : {"baseline", "avx2"}) {
         if (!set_isa(isa)) continue;
         Exact<std::int64_t> out(c.count);
-        if (GRACE_CALL(decode_indices, index.data, c.n, c.k, c.count, out.data, 3) || c.k == 0) continue;
+        if (GRACE_CALL(decode_indices, index.data, c.n, c.k, c.count, out.data, 3) != Fault::none || c.k == 0) continue;
         for (std::size_t i = 0; i < c.count; ++i)
             REQUIRE(out.data[i] >= (i ? out.data[i - 1] + 1 : 0) && std::size_t(out.data[i]) < c.n);
         Exact<u8> again(index.n);  // there is one code of a set of indices
@@ -147,13 +157,13 @@ void indices(Case& c) {
 template <class T>
 void sparse(Case& c) {
     static const std::size_t sizes[] = {4, 8, 2, 2};
-    const Kind kind = Kind(c.setting % 4);
+    const Dtype dtype = Dtype(c.setting % 4);
     const Index index(c);
-    const std::size_t size = sizes[int(kind)];
+    const std::size_t size = sizes[int(dtype)];
     Exact<u8> values(c.in, c.k * size, 64 * size);
     if (c.flags & coded && c.count < c.k) std::memset(values.data + c.count * size, 0, (c.k - c.count) * size);
     everywhere<T>(c, [&](T* out, int threads) {
-        return GRACE_CALL(sparse_add, out, c.n, values.data, kind, c.k, c.count, index.data, T(-0.5), threads);
+        return GRACE_CALL(sparse_add, out, c.n, values.data, dtype, c.k, c.count, index.data, T(-0.5), threads);
     }, true);
 }
 

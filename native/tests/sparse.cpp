@@ -5,7 +5,11 @@
 #include <random>
 #include <vector>
 
-#include "../sparse.hpp"
+#include "methods/dgc.hpp"
+#include "methods/eden.hpp"
+#include "methods/randomk.hpp"
+#include "methods/sparse.hpp"
+#include "methods/topk.hpp"
 #include "require.hpp"
 
 using namespace grace;
@@ -36,8 +40,8 @@ std::size_t index_bytes(std::uint64_t d, std::uint64_t k) {
 }
 
 template <class T>
-constexpr Kind plain() {
-    return sizeof(T) == 8 ? Kind::float64 : Kind::float32;
+constexpr Dtype plain() {
+    return sizeof(T) == 8 ? Dtype::float64 : Dtype::float32;
 }
 
 template <class T>
@@ -47,9 +51,9 @@ void selection(std::size_t n, std::size_t k, int flavour, int threads) {
     std::vector<T> v(n), sent(k), out(n, T(0));
     for (std::size_t i = 0; i < n; ++i) v[i] = x[i] + g[i];
     std::vector<std::uint8_t> index(index_bytes(n, k));
-    Source<T> s{x.data(), g.data(), T(1), T(1), n, true};
+    EncoderInput<T> s{x.data(), g.data(), T(1), T(1), n, true};
     GRACE_CALL(topk_encode, s, k, sent.data(), plain<T>(), index.data(), threads);
-    REQUIRE(GRACE_CALL(sparse_add, out.data(), n, sent.data(), plain<T>(), k, k, index.data(), T(1), threads) == 0);
+    REQUIRE(GRACE_CALL(sparse_add, out.data(), n, sent.data(), plain<T>(), k, k, index.data(), T(1), threads) == Fault::none);
     auto sorted = v;
     std::nth_element(sorted.begin(), sorted.begin() + std::ptrdiff_t(k - 1), sorted.end(),
                      [](T a, T b) { return std::abs(a) > std::abs(b); });
@@ -63,12 +67,12 @@ void selection(std::size_t n, std::size_t k, int flavour, int threads) {
 
     const Sampling sampling{std::max<std::size_t>(1, k / 3), std::max<std::size_t>(1, n / 3), 0, 3, 5, 0.8, 1.3, 10, true};
     std::vector<std::uint16_t> halves(k);
-    Source<T> read{v.data(), nullptr, T(1), T(1), n, false};
+    EncoderInput<T> read{v.data(), nullptr, T(1), T(1), n, false};
     if (n >= 3) {
-        const auto count = GRACE_CALL(dgc_encode, read, k, sampling, halves.data(), Kind::float16, index.data(), threads);
+        const auto count = GRACE_CALL(dgc_encode, read, k, sampling, halves.data(), Dtype::float16, index.data(), threads);
         REQUIRE(count <= k);
-        REQUIRE(GRACE_CALL(sparse_add, out.data(), n, halves.data(), Kind::float16, k, count, index.data(), T(-0.5), threads) == 0);
-        REQUIRE(GRACE_CALL(sparse_zero, out.data(), n, k, count, index.data(), threads) == 0);
+        REQUIRE(GRACE_CALL(sparse_add, out.data(), n, halves.data(), Dtype::float16, k, count, index.data(), T(-0.5), threads) == Fault::none);
+        REQUIRE(GRACE_CALL(sparse_zero, out.data(), n, k, count, index.data(), threads) == Fault::none);
     }
 
     if (n >= 3) {
@@ -85,8 +89,8 @@ void selection(std::size_t n, std::size_t k, int flavour, int threads) {
             } else {
                 const auto whole = sum;
                 std::fill(out.begin(), out.end(), T(0));
-                REQUIRE(GRACE_CALL(sparse_add, out.data(), n, sent.data(), plain<T>(), k, count, index.data(), T(1), threads) == 0);
-                REQUIRE(GRACE_CALL(dgc_commit, sum.data(), m.data(), n, sent.data(), plain<T>(), k, count, index.data(), threads) == 0);
+                REQUIRE(GRACE_CALL(sparse_add, out.data(), n, sent.data(), plain<T>(), k, count, index.data(), T(1), threads) == Fault::none);
+                REQUIRE(GRACE_CALL(dgc_commit, sum.data(), m.data(), n, sent.data(), plain<T>(), k, count, index.data(), threads) == Fault::none);
                 for (std::size_t i = 0; i < n; ++i) {
                     REQUIRE(sum[i] == whole[i] - out[i]);
                     REQUIRE(out[i] == T(0) || m[i] == T(0));
@@ -100,7 +104,7 @@ void selection(std::size_t n, std::size_t k, int flavour, int threads) {
     std::vector<T> found(std::max<std::size_t>(1, hits));
     std::vector<std::uint8_t> places(hits ? index_bytes(n, hits) : 1);
     REQUIRE(GRACE_CALL(threshold_emit, read, T(1.5), hits, found.data(), plain<T>(), places.data(), threads));
-    if (hits) REQUIRE(GRACE_CALL(sparse_add, out.data(), n, found.data(), plain<T>(), hits, hits, places.data(), T(1), threads) == 0);
+    if (hits) REQUIRE(GRACE_CALL(sparse_add, out.data(), n, found.data(), plain<T>(), hits, hits, places.data(), T(1), threads) == Fault::none);
 
     GRACE_CALL(randomk_encode, s, 77, false, sent.data(), k, threads);
     GRACE_CALL(randomk_add, out.data(), n, sent.data(), k, 77, T(1), threads);
@@ -120,10 +124,10 @@ void hostile(std::size_t n, std::size_t k, int rounds) {
             for (auto& byte : index) byte = std::uint8_t(generator());
         const std::size_t count = k - generator() % (k + 1) / 2;
         const auto before = out;
-        if (GRACE_CALL(sparse_add, out.data(), n, values.data(), plain<T>(), k, k, index.data(), T(1), 2))
+        if (GRACE_CALL(sparse_add, out.data(), n, values.data(), plain<T>(), k, k, index.data(), T(1), 2) != Fault::none)
             REQUIRE(out == before);  // nothing is touched unless all is well
         GRACE_CALL(sparse_zero, out.data(), n, k, count, index.data(), 2);
-        if (!GRACE_CALL(decode_indices, index.data(), n, k, count, decoded.data(), 2))
+        if (GRACE_CALL(decode_indices, index.data(), n, k, count, decoded.data(), 2) == Fault::none)
             for (std::size_t i = 0; i < count; ++i)
                 REQUIRE(decoded[i] >= 0 && std::size_t(decoded[i]) < n && (i == 0 || decoded[i] > decoded[i - 1]));
     }
@@ -137,7 +141,7 @@ void eden(std::size_t n, int bits, int threads) {
     const auto before = x;
     std::vector<T> out(n, T(0)), scales(n / 4096 + 16);
     std::vector<std::uint8_t> codes((n + 4096) * std::size_t(bits) / 8 + 256);
-    Source<T> s{x.data(), nullptr, T(1), T(1), n, true};
+    EncoderInput<T> s{x.data(), nullptr, T(1), T(1), n, true};
     GRACE_CALL(eden_encode, s, bits, centroids, 42, codes.data(), scales.data(), threads);
     REQUIRE(GRACE_CALL(eden_add, out.data(), n, codes.data(), scales.data(), bits, centroids, 42, T(1), threads));
     for (std::size_t i = 0; i < n; ++i) REQUIRE(std::abs(x[i] + out[i] - before[i]) < 1e-4);

@@ -24,6 +24,7 @@ class Handle:
 
     def __init__(self, session: Session) -> None:
         self._session: Session | None = session
+        self._stats = session.stats
 
     @property
     def session(self) -> Session:
@@ -43,8 +44,8 @@ class Handle:
         return self._session is None
 
     def stats(self) -> Stats:
-        """Bytes, collectives and seconds of this rank since `attach`."""
-        return self.session.stats.copy()
+        """Bytes, collectives and seconds of this rank since `attach`; also once the handle is closed."""
+        return self._stats.copy()
 
     def switch(self, method: Method | str | CarriesMethod) -> None:
         """Use another method from the next step on. All ranks must do so between the same two steps.
@@ -52,8 +53,7 @@ class Handle:
         What the present method still owes is added to the next gradient, so nothing is lost.
         """
         chosen = as_method(method)
-        if self._busy():
-            raise ConfigError("a step is under way; switch between optimizer.step() and the next backward().")
+        self._check_idle("switch")
         if chosen != self.method:
             self.session.switch(chosen)
             self._switched()
@@ -64,13 +64,19 @@ class Handle:
 
     def state_dict(self) -> dict[str, Any]:
         """All state of this rank: residuals, momenta, factors and step counters. Every rank saves its own."""
+        self._check_idle("save")
         return self.session.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on exactly where `state_dict` was taken, on the same rank of as many; rejects anything else."""
-        if self._busy():
-            raise ConfigError("a step is under way; load between optimizer.step() and the next backward().")
+        self._check_idle("load")
         self.session.load_state_dict(state)
+
+    def _check_idle(self, what: str) -> None:
+        if self._busy():
+            raise ConfigError(
+                f"a step is under way; {what} between optimizer.step() and the next backward()."
+            )
 
     def close(self) -> None:
         """Release the target, which behaves from now on as before `attach`, and all state; what is owed is dropped."""
@@ -93,7 +99,7 @@ class Handle:
     # What a target adds -------------------------------------------------------------------------------
 
     def _busy(self) -> bool:
-        """Whether a step is under way."""
+        """Whether a step is under way; one that an error ended is taken back first."""
         return False
 
     def _switched(self) -> None:

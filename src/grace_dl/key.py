@@ -9,6 +9,8 @@ from typing import NamedTuple
 class Key(NamedTuple):
     """Where in a run a tensor is compressed: which tensor, which step, which rank, under which seed.
 
+    `workers` and `summed` tell how payloads travel; no draw depends on them.
+
     >>> Key("w", step=3).word() == Key("w", step=3).word()
     True
     >>> Key("w", rank=0).word("shared") == Key("w", rank=1).word("shared")
@@ -22,7 +24,9 @@ class Key(NamedTuple):
     step: int = 0
     rank: int = 0
     workers: int = 1
+    """How many ranks take part."""
     summed: bool = False
+    """The payloads of all ranks are added up on the way, and decoded once."""
 
     def word(self, stream: str = "") -> int:
         """64 random bits for this rank; `stream` separates several draws of one method."""

@@ -155,11 +155,9 @@ _INHERITED = ("average", "tensors_size_are_same")
 
 def parameters(source: Any) -> tuple[Parameter, ...]:
     """The settings that a class or function takes, read from its signature."""
-    function = source.__init__ if isinstance(source, type) else source
-    found = list(inspect.signature(function).parameters.values())
     return tuple(
         Parameter(p.name, None if p.default is p.empty else p.default, _annotation(p))
-        for p in (found[1:] if isinstance(source, type) else found)
+        for p in inspect.signature(source).parameters.values()
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in _INHERITED
     )
 

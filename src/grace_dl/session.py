@@ -12,6 +12,7 @@ from .algebra.base import Method, Single
 from .communicator.base import Communicator
 from .communicator.state import State
 from .errors import StateError
+from .memory.base import Memory
 from .pipeline.bucket import Bucket, single
 from .pipeline.driver import Program, StepDriver
 from .telemetry import Stats
@@ -45,34 +46,53 @@ class Session:
         self._homes: dict[str, Single] = {}
         self._routes: dict[Hashable, _Route] = {}
         self.method = method
-        self._open(method)
+        self._communicators = self._open(method)
 
-    def _open(self, method: Method) -> None:
-        self.transport.open(max(self._communicator(part).channels for part in method.parts()))
-
-    def _communicator(self, part: Single) -> Communicator:
-        found = self._communicators.get(part)
-        if found is None:
-            found = self._communicators[part] = part.build(self.transport, self.state)
-        return found
+    def _open(self, method: Method) -> dict[Single, Communicator]:
+        """The communicators of a method, those of today where it has them too; changes nothing but the transport."""
+        opened = {
+            part: self._communicators.get(part) or part.build(self.transport, self.state)
+            for part in method.parts()
+        }
+        self.transport.open(max(communicator.channels for communicator in opened.values()))
+        return opened
 
     def communicator_of(self, name: str) -> Communicator:
         """The communicator that holds a parameter's state, or will at its next step."""
-        part = self._homes.get(name) or self.method.resolve(name, self.state.furthest)
-        return self._communicator(part)
+        return self._communicators[self._homes.get(name) or self.method.resolve(name, self.state.furthest)]
+
+    def memories(self) -> dict[str, Memory]:
+        """All memories, by the text of their part of the method and their label within it."""
+        return {
+            f"{text}/{label}": memory
+            for part, text in self._texts().items()
+            for label, memory in self._communicators[part].memories().items()
+        }
+
+    def _texts(self) -> dict[Single, str]:
+        """The parts of the method with a text for each, which counts those that are written alike."""
+        texts: dict[Single, str] = {}
+        for part in self._communicators:
+            same = sum(str(other) == str(part) for other in texts)
+            texts[part] = f"{part} #{same + 1}" if same else str(part)
+        return texts
 
     @property
     def whole_buckets(self) -> bool:
         """Whether the method takes buckets as a whole, which must then have no gaps."""
-        return all(self._communicator(part).compressor.whole_bucket for part in self.method.parts())
+        return all(found.compressor.whole_bucket for found in self._communicators.values())
 
     # Steps --------------------------------------------------------------------------------------------
 
     def driver(self) -> StepDriver:
         """A new step of training, for all its buckets."""
+        self._follow()
+        return StepDriver(self, self.state.furthest)
+
+    def _follow(self) -> None:
+        """Rejoin the engine, if it was started anew."""
         if self.transport.stale:
             self.rejoin(self.transport.renew())
-        return StepDriver(self, self.state.furthest)
 
     def step(self, tensor: Tensor, name: str) -> Tensor:
         """Exchange one tensor with all ranks; returns the result, of the same shape and dtype."""
@@ -81,6 +101,7 @@ class Session:
     def send(self, tensor: Tensor, name: str) -> tuple[StepDriver, Bucket]:
         """Compress and send; give what is returned to `receive`."""
         bucket = single(tensor, name)
+        self._follow()
         driver = StepDriver(self, self.state.step(name))
         if bucket.segments[0].flat.numel():
             driver.launch(bucket)
@@ -95,9 +116,9 @@ class Session:
         """The programs that carry a bucket: one for each method that its parameters have at this step."""
         route = self._route(bucket, step)
         if len(route.places) == 1:
-            return [self._communicator(route.places[0][0]).program(bucket)]
+            return [self._communicators[route.places[0][0]].program(bucket)]
         return [
-            self._communicator(part).program(
+            self._communicators[part].program(
                 Bucket(
                     (bucket.key, place),
                     [bucket.segments[i] for i in members],
@@ -122,36 +143,33 @@ class Session:
     def _move(self, name: str, part: Single) -> None:
         home = self._homes.get(name)
         if home is not None and home != part:
-            self._communicator(part).take(name, self._communicator(home))
+            self._communicators[part].take(name, self._communicators[home])
         self._homes[name] = part
 
     # Change -------------------------------------------------------------------------------------------
 
     def switch(self, method: Method) -> None:
         """Use another method from the next step on; what is owed is paid by it. All ranks switch between the same steps."""
-        self._open(method)
+        opened = self._open(method)
         self.method = method
         self._routes.clear()
         # State of the former method moves now, so that nothing of it is left in memory.
+        self._communicators = {**self._communicators, **opened}
         for name in list(self._homes):
             self._move(name, method.resolve(name, self.state.furthest))
-        kept = {*method.parts(), *self._homes.values()}
-        self._communicators = {part: found for part, found in self._communicators.items() if part in kept}
+        self._communicators = opened
 
     def rejoin(self, transport: Transport) -> None:
         """Go on among other ranks, as after an elastic reset: everyone begins anew, but still pays what it owes."""
         for name, home in self._homes.items():
-            owed = self._communicators[home].owed(name)
-            if owed is not None:
-                carried = self.state.carried.get(name)
-                self.state.carried[name] = owed.detach().clone() if carried is None else carried + owed
+            self.state.carry(name, self._communicators[home].owed(name))
         self.state.steps.clear()
         self.state.furthest = 0
         self.transport = transport
         self._communicators.clear()
         self._homes.clear()
         self._routes.clear()
-        self._open(self.method)
+        self._communicators = self._open(self.method)
 
     def forget_buckets(self) -> None:
         """Drop what was prepared for buckets, because they are made anew."""
@@ -163,9 +181,8 @@ class Session:
         """Gradients are multiplied by `scale` from now on; state kept so far follows."""
         before = self.state.loss_scale
         if before is not None and scale != before:
-            for communicator in self._communicators.values():
-                for memory in communicator.memories().values():
-                    memory.rescale_(scale / before)
+            for memory in self.memories().values():
+                memory.rescale_(scale / before)
             self.state.rescale(scale / before)
         self.state.loss_scale = scale
 
@@ -196,31 +213,46 @@ class Session:
             "steps": dict(self.state.steps),
             "carried": {name: owed.clone() for name, owed in self.state.carried.items()},
             "parts": {
-                str(part): {label: memory.state_dict() for label, memory in communicator.memories().items()}
-                for part, communicator in self._communicators.items()
+                text: {
+                    label: memory.state_dict()
+                    for label, memory in self._communicators[part].memories().items()
+                }
+                for part, text in self._texts().items()
             },
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from `state_dict` of the same rank; nothing is changed where it does not fit."""
-        parts = self._check(state)
-        self._routes.clear()
-        self._homes.clear()
+        self.check_state(state)
+        memories = {
+            memory: state["parts"][text][label]
+            for part, text in self._texts().items()
+            for label, memory in self._communicators[part].memories().items()
+        }
+        before = {memory: memory.state for memory in memories}
+        try:
+            steps = {str(name): int(step) for name, step in state["steps"].items()}
+            carried = {name: owed.detach().clone() for name, owed in state["carried"].items()}
+            for memory, saved in memories.items():
+                memory.load_state_dict(saved)
+        except (AttributeError, TypeError, ValueError, KeyError) as error:
+            for memory, held in before.items():
+                memory.state = held
+            raise StateError(f"the saved state is damaged ({error!r}); no state_dict() made it.") from error
         self.state.loss_scale = state["loss_scale"]
-        self.state.steps = dict(state["steps"])
-        self.state.furthest = max(self.state.steps.values(), default=0)
-        self.state.carried = {name: owed.clone() for name, owed in state["carried"].items()}
-        for part in self._communicators:
-            saved = parts.get(part, {})
-            for label, memory in self._communicators[part].memories().items():
-                memory.load_state_dict(saved.get(label, {}))
-        for name in self.state.steps:
-            for part, communicator in self._communicators.items():
-                if any(memory.keys_of(name) for memory in communicator.memories().values()):
-                    self._homes[name] = part
+        self.state.steps, self.state.carried = steps, carried
+        self.state.furthest = max(steps.values(), default=0)
+        self._routes.clear()
+        self._homes = {
+            name: part
+            for part, communicator in self._communicators.items()
+            for memory in communicator.memories().values()
+            for name in steps
+            if memory.keys_of(name)
+        }
 
-    def _check(self, state: Any) -> dict[Single, Mapping[str, Any]]:
-        """The saved memories by method, once all of `state` is known to fit."""
+    def check_state(self, state: Any) -> None:
+        """Raise unless `state` is a saved state that fits; changes nothing."""
         if not isinstance(state, Mapping):
             raise StateError(f"a {type(state).__name__} is no saved state; pass what state_dict() returned.")
         for field, mine in (("format", _FORMAT), ("method", str(self.method))):
@@ -240,15 +272,7 @@ class Session:
                 f"this is the state of rank {saved[0]} of {saved[1]}, but here is rank {self.transport.rank} of "
                 f"{self.transport.size}; every rank saves and loads its own."
             )
-        known = {str(part): part for part in self.method.parts()}
-        for text, memories in state["parts"].items():
-            if text not in known:
-                raise StateError(
-                    f"the saved state holds memories of {text!r}, which {self.method} has no part of."
-                )
-            labels = set(self._communicator(known[text]).memories())
-            if set(memories) != labels:
-                raise StateError(
-                    f"the saved state holds memories {sorted(memories)} for {text!r}, which has {sorted(labels)}."
-                )
-        return {known[text]: memories for text, memories in state["parts"].items()}
+        here = {text: sorted(self._communicators[part].memories()) for part, text in self._texts().items()}
+        there = {text: sorted(memories) for text, memories in state["parts"].items()}
+        if here != there:
+            raise StateError(f"the saved state holds memories {there}, but {self.method} has {here}.")

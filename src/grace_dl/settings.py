@@ -1,22 +1,57 @@
-"""Checks of settings that methods and memories share: a value of a wrong kind is refused as a wrong value is."""
+"""The validator of settings: every compressor and memory checks its constructor's arguments here.
+
+An error gives the setting, its value, what is allowed, and why.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from .errors import ConfigError
 
+T = TypeVar("T")
 
-def number(label: str, value: Any, why: str) -> float:
-    """`value` as a float, if it is a number.
 
-    >>> number("ratio", 1, "a share")
+def number(
+    label: str,
+    value: Any,
+    why: str,
+    *,
+    above: float | None = None,
+    least: float = -math.inf,
+    below: float = math.inf,
+    most: float | None = None,
+) -> float:
+    """`value` as a float, if it is a number within the bounds: `above` and `below` exclude their end.
+
+    >>> number("ratio", 1, "the share that is sent", above=0, most=1)
     1.0
+    >>> number("ratio", 0, "the share that is sent", above=0, most=1)
+    Traceback (most recent call last):
+    grace_dl.errors.ConfigError: ratio=0 must be a number in (0, 1]: the share that is sent.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-        raise ConfigError(f"{label}={value!r} must be a number: {why}.")
+    good = isinstance(value, (int, float)) and not isinstance(value, bool)
+    good = good and (value >= least if above is None else value > above)
+    if not (good and (value < below if most is None else value <= most)):
+        low = f"[{least:g}" if above is None else f"({above:g}"
+        high = f"{below:g})" if most is None else f"{most:g}]"
+        raise ConfigError(f"{label}={value!r} must be a number in {low}, {high}: {why}.")
     return float(value)
+
+
+def whole(label: str, value: Any, why: str, *, least: int, most: int | None = None) -> int:
+    """`value`, if it is a whole number within the bounds.
+
+    >>> whole("rank", 4, "columns of a factor", least=1)
+    4
+    """
+    good = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    if not (good and (most is None or value <= most)):
+        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise ConfigError(f"{label}={value!r} must be a whole number {bounds}: {why}.")
+    return int(value)
 
 
 def flag(label: str, value: Any) -> bool:
@@ -26,9 +61,13 @@ def flag(label: str, value: Any) -> bool:
     return value
 
 
-def whole(label: str, value: Any, why: str, least: int | None = None) -> int:
-    """`value`, if it is a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
-        bound = "" if least is None else f" of at least {least}"
-        raise ConfigError(f"{label}={value!r} must be a whole number{bound}: {why}.")
-    return value
+def choice(label: str, value: Any, options: Sequence[T], why: str) -> T:
+    """The one of `options` that `value` is.
+
+    >>> choice("norm", "l2", ("l2", "max"), "the scale of a bucket")
+    'l2'
+    """
+    for option in options:
+        if type(value) is not bool and value == option:
+            return option
+    raise ConfigError(f"{label}={value!r} must be one of {', '.join(map(repr, options))}: {why}.")

@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from grace_dl.bench import accuracy, results, runs, summary
-from grace_dl.bench.contenders import contenders, parse
-from grace_dl.bench.hosts import able
+from grace_dl.bench import accuracy, results, run_records, summary
+from grace_dl.bench.virtual_hosts import able
 from grace_dl.cli.main import main
-from grace_dl.errors import ConfigError, GraceError
+from grace_dl.errors import GraceError
 from grace_dl.train.log import read
 
 SMALL = {
@@ -29,7 +28,7 @@ SMALL = {
     "train.log_every": "2",
 }
 TASK = ["--task", "synthetic", *(word for k, v in SMALL.items() for word in (f"--configs.{k}", v))]
-DGC = "dgc:compress_ratio=0.05,warmup_epochs=2"
+DGC = "dgc:0.05,warmup_stages=2,warmup_steps=2"
 
 
 def study(out: Path, *more: str) -> list[str]:
@@ -42,23 +41,23 @@ def test_a_study(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
     command = study(out, "--seeds", "1,2", "--methods", DGC)
     assert main(command) == 0
     shown = capsys.readouterr().out
-    assert "6 of 6" in shown and "left" in shown and "dgc 5 %" in shown
-    records = {(r["label"], r["seed"]): r for r in results.load(out)["records"]}
-    assert set(records) == {(label, seed) for label in ("float32", "bf16", "dgc 5 %") for seed in (1, 2)}
+    assert "6 of 6" in shown and "left" in shown and DGC in "".join(shown.split())
+    records = {(r["method"], r["seed"]): r for r in results.load(out)["records"]}
+    assert set(records) == {(label, seed) for label in ("ddp", "bf16", DGC) for seed in (1, 2)}
     for record in records.values():
         assert record["timed"] and record["failed"] is None and record["task"] == "mlp on Synthetic"
         assert [p["epoch"] for p in record["curve"]] == [1, 2] and record["steps"] == 12
         assert 0 < record["curve"][0]["seconds"] < record["curve"][1]["seconds"] == record["seconds"]
         assert record["accuracy"] == record["curve"][1]["accuracy"] <= record["best_accuracy"] <= 1
-    # Every step sends as much as every other, and bf16 half of float32.
-    plain, half = records["float32", 1], records["bf16", 1]
+    # Every step sends as much as every other, and bf16 half of it.
+    plain, half = records["ddp", 1], records["bf16", 1]
     assert plain["curve"][1]["bytes"] == 2 * plain["curve"][0]["bytes"] == 12 * 4 * plain["parameters"]
     assert half["leaving_bytes"] == pytest.approx(plain["leaving_bytes"] / 2, rel=0.01)
-    assert records["dgc 5 %", 1]["leaving_bytes"] < half["leaving_bytes"]
+    assert records[DGC, 1]["leaving_bytes"] < half["leaving_bytes"]
     # Momentum is in the memory, as the authors of the method have it.
     folder = next(tmp_path.glob("study/*dgc*_1"))
     tree = json.loads((folder / "config.json").read_text())["configs"]["train"]
-    assert tree["optimizer"]["()"].endswith("DGCSGD") and tree["compression"]["memory"]["momentum"] == 0.9
+    assert tree["optimizer"]["()"].endswith("DGCSGD") and tree["compression"] == DGC
     assert not (folder / "checkpoints").exists()
 
     def never(*arguments: Any, **more: Any) -> None:
@@ -66,9 +65,9 @@ def test_a_study(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
 
     monkeypatch.setattr(accuracy, "run_workers", never)
     assert main(command) == 0
-    # Other settings under a name that the file holds already are not taken for the same.
-    assert main(study(out, "--seeds", "1,2", "--methods", f"{DGC},warmup_steps=3")) == 2
-    assert "--fresh" in capsys.readouterr().err
+    # The same method with other settings is another method.
+    with pytest.raises(AssertionError, match="trained again"):
+        main(study(out, "--seeds", "1,2", "--methods", DGC.replace("0.05", "0.06")))
 
 
 @pytest.mark.slow
@@ -86,13 +85,13 @@ def test_a_killed_study_goes_on_at_its_checkpoint(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("study/*float32*/checkpoints/step*0.rank1.pt")):
+    while not list(tmp_path.glob("study/*_ddp_*/checkpoints/step*0.rank1.pt")):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not out.exists()
-    log = next(tmp_path.glob("study/*float32*")) / "log.jsonl"
+    log = next(tmp_path.glob("study/*_ddp_*")) / "log.jsonl"
     before = [r for r in read(log) if r["step"] <= 4]
     assert before
     # The number of steps is free to change: enough for an end, and for what was done to be seen.
@@ -107,13 +106,11 @@ def test_runs_of_training_are_imported(tmp_path: Path, capsys: pytest.CaptureFix
     options = [word for k, v in SMALL.items() for word in (f"--configs.{k}", v)]
     for name, more in (
         ("plain", []),
-        ("topk", ["configs/grace.py", "--configs.train.compression.compressor", "topk"]),
+        ("topk", ["--configs.train.compression", "topk:ratio=0.1"]),
         ("short", ["--configs.train.num_steps", "1"]),
     ):
-        files = [word for word in more if word.endswith(".py")]
-        rest = [word for word in more if not word.endswith(".py")]
         path = ["--configs.train.save_path", str(tmp_path / name), "--configs.train.num_epochs", "1"]
-        assert main(["train", "--configs", "configs/synthetic.py", *files, *options, *path, *rest]) == 0
+        assert main(["train", "--configs", "configs/synthetic.py", *options, *path, *more]) == 0
     # As if it had been interrupted.
     record = json.loads((tmp_path / "short/config.json").read_text())
     (tmp_path / "short/config.json").write_text(json.dumps({**record, "steps": 12}))
@@ -121,26 +118,26 @@ def test_runs_of_training_are_imported(tmp_path: Path, capsys: pytest.CaptureFix
     folders = [str(tmp_path / name) for name in ("plain", "topk", "short")]
     assert main(["bench", "accuracy", "--from-runs", *folders, "--out", str(out)]) == 0
     assert "step 1 of 12" in capsys.readouterr().out
-    records = {r["label"]: r for r in results.load(out)["records"]}
-    assert set(records) == {"float32", "topk"}
-    assert not records["topk"]["timed"] and records["topk"]["rate"] == "loopback"
-    assert records["topk"]["accuracy"] == read(tmp_path / "topk/log.jsonl")[-1]["acc/test_top1"]
+    records = {r["method"]: r for r in results.load(out)["records"]}
+    assert set(records) == {"ddp", "topk:0.1"}
+    assert not records["topk:0.1"]["timed"] and records["topk:0.1"]["rate"] == "loopback"
+    assert records["topk:0.1"]["accuracy"] == read(tmp_path / "topk/log.jsonl")[-1]["acc/test_top1"]
     assert main(["bench", "accuracy", "--from-runs", str(tmp_path), "--out", str(out)]) == 2
     assert "config.json" in capsys.readouterr().err
 
 
-def fake(label: str, seed: int, points: list[tuple[float, float]], rate: str = "1gbit") -> dict[str, Any]:
+def fake(method: str, seed: int, points: list[tuple[float, float]], rate: str = "1gbit") -> dict[str, Any]:
     curve = [{"seconds": s, "accuracy": a, "bytes": 10.0 * s} for s, a in points]
     end = points[-1]
     facts = {"task": "t", "epochs": len(points), "workers": 2, "rate": rate, "bits": 1e9}
     ends = {"accuracy": end[1], "seconds": end[0], "leaving_bytes": 10 * end[0]}
-    return {**facts, **ends, "label": label, "seed": seed, "timed": True, "failed": None, "curve": curve}
+    return {**facts, **ends, "method": method, "seed": seed, "timed": True, "failed": None, "curve": curve}
 
 
 def test_summary() -> None:
     records = [
-        fake("float32", 1, [(10, 0.5), (20, 0.8)]),
-        fake("float32", 2, [(10, 0.5), (20, 0.9)]),
+        fake("ddp", 1, [(10, 0.5), (20, 0.8)]),
+        fake("ddp", 2, [(10, 0.5), (20, 0.9)]),
         fake("bf16", 1, [(6, 0.5), (12, 0.85)]),
         fake("topk", 1, [(2, 0.4), (4, 0.79)]),
         fake("sign", 1, [(2, 0.1), (4, 0.2)]),
@@ -149,12 +146,14 @@ def test_summary() -> None:
     target = summary.default_target(records)
     assert target == pytest.approx(0.79)
     rows = {row.label: row for row in summary.rows(records, "1gbit", target)}
-    assert list(rows)[:3] == ["topk", "bf16", "float32"]
-    assert rows["float32"].accuracy == pytest.approx(0.85) and rows["float32"].spread == pytest.approx(
+    assert list(rows)[:3] == ["topk", "bf16", "ddp"]
+    assert rows["ddp"].accuracy == pytest.approx(0.85) and rows["ddp"].spread == pytest.approx(
         0.0707, rel=1e-2
     )
     assert (
-        rows["topk"].seconds_to_target == 4 and rows["topk"].over_float32 == 5 and rows["topk"].over_bf16 == 3
+        rows["topk"].seconds_to_target == 4
+        and rows["topk"].speedup == 5
+        and rows["topk"].speedup_over_bf16 == 3
     )
     assert rows["topk"].gap == pytest.approx(-0.06) and not rows["topk"].loses
     assert rows["sign"].seconds_to_target is None and rows["sign"].loses and rows["nan"].loses
@@ -169,28 +168,19 @@ def test_times_of_another_link() -> None:
 
     known = steps(fake("topk", 1, [(1, 0.5), (2, 0.6), (3, 0.7), (4, 0.8)]))
     timed = steps(fake("topk", 1, [(30, 0.5), (50, 0.6)], rate="100mbit"))
-    found = runs.retimed(known, timed)
+    found = run_records.retimed(known, timed)
     assert [p["seconds"] for p in found["curve"]] == [30, 50, 70, 90] and found["seconds"] == 90
     assert [p["accuracy"] for p in found["curve"]] == [0.5, 0.6, 0.7, 0.8]
     with pytest.raises(GraceError, match="--timed-epochs"):
-        runs.retimed(known, steps(fake("topk", 1, [(30, 0.5), (50, 0.61)], rate="100mbit")))
-
-
-def test_methods_are_written_with_settings() -> None:
-    assert parse("dgc:warmup_coeff=[0.25,0.1],compress_ratio=0.1")[1]["warmup_coeff"] == [0.25, 0.1]
-    found = contenders(["topk:compress_ratio=0.01", "topk:compress_ratio=0.01,value_dtype=float16", "bf16"])
-    assert [c.label for c in found] == ["float32", "bf16", "topk 1 %", "topk 1 %, value_dtype=float16"]
-    assert ("train.compression.compressor", "topk") in found[2].overrides()
-    with pytest.raises(ConfigError, match="did you mean 'topk'"):
-        parse("tpok")
+        run_records.retimed(known, steps(fake("topk", 1, [(30, 0.5), (50, 0.61)], rate="100mbit")))
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--methods", "topk:compress_ratio"], "compress_ratio=0.01"),
-        (["--methods", "topk:compress_ratio=7"], "compress_ratio=7"),
-        (["--methods", "topk:ratio=0.1"], "ratio"),
+        (["--methods", "topk:7"], "ratio=7"),
+        (["--methods", "topk:rank=4"], "rank"),
+        (["--methods", "ddp-fp16"], "baseline"),
         (["--seeds", "one"], "such as 1,2,3"),
         (["--rate", "fast"], "100mbit"),
         (["--workers", "0"], "1 or more"),
@@ -212,9 +202,9 @@ def test_links(tmp_path: Path) -> None:
     out = tmp_path / "study.json"
     command = study(out, "--seeds", "1", "--methods", "bf16", "--rate", "2mbit,loopback")
     assert main(command) == 0
-    records = {(r["rate"], r["label"]): r for r in results.load(out)["records"]}
+    records = {(r["rate"], r["method"]): r for r in results.load(out)["records"]}
     assert len(records) == 4
-    slow, fast = (records[rate, "float32"] for rate in ("2mbit", "loopback"))
+    slow, fast = (records[rate, "ddp"] for rate in ("2mbit", "loopback"))
     # 12 steps of 47 kB, less a burst of 256 kB, take 1.2 s at 2 Mbit/s; the training is the same.
     assert slow["seconds"] > 1.0
     assert [p["accuracy"] for p in slow["curve"]] == [p["accuracy"] for p in fast["curve"]]

@@ -10,23 +10,33 @@ from typing import Any
 import pytest
 
 from grace_dl.bench import kernels, results
-from grace_dl.bench.hosts import able, check_rate
 from grace_dl.bench.models import resnet50_shapes
+from grace_dl.bench.virtual_hosts import able, check_rate
 from grace_dl.cli.main import main
 from grace_dl.errors import ConfigError
 
 
 def test_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "kernels.json"
-    command = ["bench", "kernels", "--sizes", "1000", "--methods", "topk", "powersgd", "--out", str(out)]
+    command = [
+        "bench",
+        "kernels",
+        "--sizes",
+        "1000",
+        "--methods",
+        "topk:0.1,topk",
+        "powersgd",
+        "--out",
+        str(out),
+    ]
     assert main([*command, "--threads", "1", "--backends", "reference"]) == 0
     content = results.load(out)
-    assert {r["label"] for r in content["records"]} == {"topk 0.1 %", "topk 1 %", "powersgd"}
+    assert {r["method"] for r in content["records"]} == {"topk:0.1", "topk:0.01", "powersgd:4"}
     for record in content["records"]:
         assert record["compress_copies"] == pytest.approx(record["compress_seconds"] / record["copy_seconds"])
     assert content["machine"]["torch"] and content["date"]
     assert out.with_suffix(".png").stat().st_size > 1000
-    assert "topk 1 %" in capsys.readouterr().out
+    assert "topk:0.01" in capsys.readouterr().out
 
 
 def test_finished_measurements_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,18 +66,20 @@ def test_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "step.json"
     command = ["bench", "step", "--quick", "--rounds", "3", "--methods", "none", "topk", "--out", str(out)]
     assert main([*command, "--through", "ddp,optimizer"]) == 0
-    records = {r["label"]: r for r in results.load(out)["records"]}
-    assert set(records) == {"ddp", "ddp fp16 hook", "none", "topk", "none (optimizer)", "topk (optimizer)"}
-    for label in ("none", "topk"):
-        both = records[label], records[f"{label} (optimizer)"]
+    records = {results.label_of(r): r for r in results.load(out)["records"]}
+    methods = ("none", "topk:0.01")
+    assert set(records) == {"ddp", "ddp-fp16", *methods, *(f"{method} (optimizer)" for method in methods)}
+    for method in methods:
+        both = records[method], records[f"{method} (optimizer)"]
+        assert [r["method"] for r in both] == [method, method]
         assert [r["through"] for r in both] == ["ddp", "optimizer"]
         assert min(r["collectives"] for r in both) >= 1
-    assert records["topk"]["payload_bytes"] < records["none"]["payload_bytes"]
+    assert records["topk:0.01"]["payload_bytes"] < records["none"]["payload_bytes"]
     assert records["none (optimizer)"]["payload_bytes"] == pytest.approx(
         records["none"]["payload_bytes"], rel=0.01
     )
-    # Gradients are given here, so plain DDP takes turns with each row.
-    assert results.over_plain(records["topk"], records["ddp"]) == records["topk"]["over_ddp"] > 0
+    # Gradients are given here, so plain DDP alternates with each row.
+    assert results.over_plain(records["topk:0.01"], records["ddp"]) == records["topk:0.01"]["over_ddp"] > 0
     assert results.over_plain(records["ddp"], records["ddp"]) == 1.0
     assert "÷ ddp" in capsys.readouterr().out
 
@@ -77,10 +89,12 @@ def test_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "link.json"
     command = ["bench", "link", "--quick", "--rounds", "3", "--methods", "topk", "--out", str(out)]
     assert main([*command, "--rate", "20mbit,unlimited"]) == 0
-    records = {(r["rate"], r["label"]): r for r in results.load(out)["records"]}
+    records = {(r["rate"], r["method"]): r for r in results.load(out)["records"]}
     # No machine sends 1.4 MB of gradients over 20 Mbit/s in less than half a second.
     assert records["20mbit", "ddp"]["seconds"] > 0.4
-    assert records["20mbit", "topk"]["payload_bytes"] == records["unlimited", "topk"]["payload_bytes"]
+    assert (
+        records["20mbit", "topk:0.01"]["payload_bytes"] == records["unlimited", "topk:0.01"]["payload_bytes"]
+    )
     assert out.with_suffix(".png").exists()
     assert not list(Path("/run/netns").glob(f"grace-{os.getpid()}-*"))
 
@@ -88,7 +102,10 @@ def test_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.skipif(able() is not None, reason=f"hosts with links of a rate cannot be made here: {able()}")
 def test_reported_bytes_are_those_on_the_wire(tmp_path: Path) -> None:
     out = tmp_path / "traffic.json"
-    assert main(["bench", "traffic", "--quick", "--workers", "2,3", "--out", str(out)]) == 0
+    command = ["bench", "traffic", "--quick", "--workers", "2,3", "--out", str(out)]
+    assert main(command) == 0
+    assert main([*command, "--methods", "topk:0.1"]) == 0
+    assert {r["workers"] for r in results.load(out)["records"] if r["method"] == "topk:0.1"} == {2, 3}
     for record in results.load(out)["records"]:
         # Interfaces count protocol headers too, and acknowledgements of what comes in.
         overhead = 0.03 * record["payload_bytes"] * record["workers"] + 2000 * record["workers"]
@@ -113,7 +130,16 @@ def test_resnet50_has_its_known_size() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["kernels", "--methods", "tpok"], ["step", "--workers", "0"], ["step", "--through", "dpd"]]
+    "arguments",
+    [
+        ["kernels", "--methods", "tpok"],
+        ["kernels", "--methods", "ddp"],
+        ["kernels", "--methods", "schedule(0=none; 5=topk)"],
+        ["step", "--workers", "0"],
+        ["step", "--through", "dpd"],
+        ["step", "--methods", "topk:rank=4"],
+        ["link", "--workers", "two"],
+    ],
 )
 def test_bad_requests_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *arguments]) == 2

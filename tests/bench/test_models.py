@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from grace_dl.bench.candidates import candidates
 from grace_dl.bench.models import resnet50_shapes
 from grace_dl.bench.workload import MODELS, Workload, model_name, workloads
 from grace_dl.errors import ConfigError
@@ -99,18 +98,3 @@ def test_spellings_of_the_seed() -> None:
 def test_sizes_go_to_the_models_that_have_them() -> None:
     found = workloads("cnn,bert_base,small-shapes,cnn", 4, 64)
     assert found == [Workload("cnn", 4, 64), Workload("bert-base", 4), Workload("small-shapes")]
-
-
-def test_candidates() -> None:
-    assert [candidate.label for candidate in candidates(["topk"])] == ["ddp", "ddp fp16 hook", "topk"]
-    assert [candidate.label for candidate in candidates(["ssgd", "ssgd", "topk"], 2)] == ["ddp", "topk"]
-    assert candidates(["ssgd", "powersgd"], 2)[1] == (
-        "powersgd rank 2",
-        {"compressor": "powersgd", "rank": 2},
-        "ddp",
-    )
-    assert "acpsgd rank 7" in [candidate.label for candidate in candidates(None, 7)]
-    with pytest.raises(ConfigError, match="did you mean 'powersgd'"):
-        candidates(["powrsgd"])
-    with pytest.raises(ConfigError, match="powersgd rank 0"):
-        candidates(["powersgd"], 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from grace_dl.bench import hostlist, results
+from grace_dl.bench import remote_hosts, results
 from grace_dl.errors import ConfigError
 
 NONE = dict.fromkeys("opt dnn bs rank senlen imgsize rounds hosts opts dnns out".split(), "")
@@ -38,8 +38,8 @@ def test_perf(root: Path, tmp_path: Path) -> None:
     done = bash(root, "perf.sh", **settings, nworkers="2", out=str(out))
     assert done.returncode == 0, done.stderr
     prefix = "resnet18 bs2 32px/2/loopback"
-    assert labels(out) == [f"{prefix}/ddp", f"{prefix}/acpsgd rank 2"]
-    for word in ("silent", "ddp", "acpsgd rank 2", "Samples a second"):
+    assert labels(out) == [f"{prefix}/ddp", f"{prefix}/acpsgd:2"]
+    for word in ("silent", "ddp", "acpsgd:2", "Samples per second"):
         assert word in done.stdout
 
 
@@ -52,10 +52,10 @@ def test_batch_goes_on_where_it_stopped(root: Path, tmp_path: Path) -> None:
     done = bash(root, "batch.sh", dnns="small-shapes cnn", **sizes, out=str(out))
     assert done.returncode == 0, done.stderr
     assert results.load(out)["records"][:1] == before
-    opts = ("ddp", "powersgd rank 4", "acpsgd rank 4")
+    opts = ("ddp", "powersgd:4", "acpsgd:4")
     models = ("small-shapes", "cnn bs2 32px")
     assert labels(out) == [f"{model}/2/loopback/{opt}" for model in models for opt in opts]
-    assert "ms a step (÷ ddp" in done.stdout
+    assert "ms per step (÷ ddp" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_hosts_are_reached_by_ssh(root: Path, tmp_path: Path, monkeypatch: pytes
     done = bash(root, "perf.sh", **settings, **path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted((tmp_path / "log").read_text().split()) == ["0", "0.0.0.0"]
-    assert labels(out) == [f"small-shapes/2/2 hosts/{label}" for label in ("ddp", "acpsgd rank 4")]
+    assert labels(out) == [f"small-shapes/2/2 hosts/{label}" for label in ("ddp", "acpsgd:4")]
 
 
 def test_a_host_out_of_reach_ends_all(root: Path, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_host_out_of_reach_ends_all(root: Path, tmp_path: Path) -> None:
 
 def test_an_agent_ends_with_its_caller(tmp_path: Path) -> None:
     job = {"function": ["time", "sleep"], "arguments": [], "hosts": 2, "each": 1, "place": 1}
-    command = hostlist._command("localhost", {**job, "address": "127.0.0.1", "port": 1, "silence": 60})
+    command = remote_hosts._command("localhost", {**job, "address": "127.0.0.1", "port": 1, "silence": 60})
     agent = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
     time.sleep(3)
     assert agent.poll() is None
@@ -121,7 +121,7 @@ def test_an_agent_ends_with_its_caller(tmp_path: Path) -> None:
 
 
 def test_lists_of_hosts() -> None:
-    assert hostlist.parse("a, b c", 6) == ["a", "b", "c"]
-    assert hostlist.parse("", 3) == []
+    assert remote_hosts.parse("a, b c", 6) == ["a", "b", "c"]
+    assert remote_hosts.parse("", 3) == []
     with pytest.raises(ConfigError, match="twice"):
-        hostlist.parse("a b a", 3)
+        remote_hosts.parse("a b a", 3)

@@ -12,10 +12,11 @@ import pytest
 from rich.console import Console
 
 import grace_dl
-from grace_dl import methods
-from grace_dl.cli import catalogue
+from grace_dl import catalog
+from grace_dl.cli import method_listing
 from grace_dl.cli.main import main, subcommands
-from grace_dl.registry import BUILTIN
+
+BUILTIN = catalog.builtin_names()
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,10 +45,10 @@ def test_methods_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("width, whole", [(80, False), (120, True)])
 def test_methods_break_no_word_in_a_narrow_terminal(width: int, whole: bool) -> None:
     out = io.StringIO()
-    chosen = [methods()[name] for name in BUILTIN]
-    catalogue.show(chosen, Console(file=out, width=width))
+    chosen = [catalog.info(name) for name in BUILTIN]
+    method_listing.show(chosen, Console(file=out, width=width))
     shown = out.getvalue()
-    assert shown.count("allgather") == sum("allgather" in record.communicators for record in chosen)
+    assert shown.count("allgather") == sum("allgather" in catalog.communicators_of(info) for info in chosen)
     assert ("reference" in shown.splitlines()[2]) == whole
 
 
@@ -55,29 +56,39 @@ def test_methods_break_no_word_in_a_narrow_terminal(width: int, whole: bool) -> 
 def test_methods_explains_each(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["methods", name]) == 0
     shown = capsys.readouterr().out
-    assert methods()[name].reference.split(",")[0] in shown
-    for parameter in methods()[name].parameters:
-        if parameter.name not in catalogue.HIDDEN:
-            assert parameter.name in shown
+    info = catalog.info(name)
+    assert info.reference.split(",")[0] in shown
+    assert f"grace.{name}(" in shown and str(grace_dl.parse(name)) in shown
+    for setting in catalog.settings_of(info):
+        assert setting in shown
+
+
+def test_methods_explains_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = []
+    for text in ("topk:0.1", "topk:ratio=0.001"):
+        assert main(["methods", text]) == 0
+        shown = capsys.readouterr().out
+        assert str(grace_dl.parse(text)) in shown
+        sizes.append(next(line for line in shown.splitlines() if line.startswith("wire size")))
+    assert sizes[0] != sizes[1]
 
 
 def test_methods_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["methods", "--json"]) == 0
     table = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in table][: len(BUILTIN)] == BUILTIN
+    assert {row["name"] for row in table} >= set(BUILTIN)
     topk = next(row for row in table if row["name"] == "topk")
-    assert topk["parameters"]["compress_ratio"] == 0.3
+    assert topk["settings"]["ratio"] == 0.01 and topk["text"] == "topk:0.01"
+    assert topk["constructor"].startswith("grace.topk(ratio=0.01, ")
     assert topk["memories"][0] == "residual"
     assert "allgather" in topk["communicators"]
 
 
 def test_every_builtin_is_fully_described() -> None:
     for name in BUILTIN:
-        record = methods()[name]
-        assert record.summary, name
-        assert record.bits, name
-        assert record.reference, name
-        assert record.communicator in record.communicators, name
+        info = catalog.info(name)
+        assert info.summary and info.bits and info.reference, name
+        assert info.communicator in catalog.communicators_of(info), name
 
 
 def test_an_unknown_method_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,5 +117,5 @@ def test_installed_as_a_command() -> None:
 
 def test_methods_page_is_current(root: Path) -> None:
     page = (root / "docs" / "methods.md").read_text()
-    builtin = [record for name, record in methods().items() if name in BUILTIN]
-    assert page == catalogue.as_markdown(builtin), "run: grace methods --markdown > docs/methods.md"
+    builtin = [info for name, info in catalog.methods().items() if name in BUILTIN]
+    assert page == method_listing.as_markdown(builtin), "run: grace methods --markdown > docs/methods.md"

@@ -14,14 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grace_dl import registry, simulated
+from grace_dl import catalog, manual, simulated
+from grace_dl.algebra.named import Named
+from grace_dl.algebra.named import build as build_method
 from grace_dl.communicator.base import Communicator
 from grace_dl.compressor.base import Compressor
-from grace_dl.helper import grace_from_params
+from grace_dl.handle import ManualHandle
 from grace_dl.key import Key
 from grace_dl.transport.base import Transport
 
-METHODS = registry.methods()
+METHODS = catalog.methods()
 NAMES = list(METHODS)
 
 SHAPE = (64, 72)
@@ -35,6 +37,9 @@ EXACT_SPARSE = ("topk", "threshold", "randomk", "dgc")
 
 LOW_RANK = ("powersgd", "acpsgd")
 
+RATIO = 0.3
+"""The share that sparsifiers send in these tests: of a small tensor, their defaults leave next to nothing."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -44,21 +49,30 @@ class Case:
     memory: str
     communicator: str
 
-    def params(self, **settings: Any) -> dict[str, Any]:
-        return {
-            "compressor": self.method,
-            "memory": self.memory,
-            "communicator": self.communicator,
-            **settings,
-        }
+    def value(self, **settings: Any) -> Named:
+        """The method; a pair that warns is still a permitted one."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return build_method(
+                self.method,
+                memory=self.memory,
+                communicator=self.communicator,
+                **sized(self.method, settings),
+            )
 
     def __str__(self) -> str:
         return f"{self.method}-{self.memory}-{self.communicator}"
 
 
 def cases_of(name: str) -> list[Case]:
-    record = METHODS[name]
-    return [Case(name, memory, way) for memory in record.memories for way in record.communicators]
+    info = METHODS[name]
+    return [Case(name, memory, way) for memory in info.memories for way in catalog.communicators_of(info)]
+
+
+def sized(name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with these tests' ratio, where a method has one and it is not given."""
+    has_ratio = any(parameter.name == "ratio" for parameter in METHODS[name].parameters)
+    return {"ratio": RATIO, **settings} if has_ratio else settings
 
 
 BATCHES = [NAMES[start::4] for start in range(4)]
@@ -67,11 +81,19 @@ BATCHES = [NAMES[start::4] for start in range(4)]
 CASES = [case for name in NAMES for case in cases_of(name)]
 
 
-def build(case: Case, transport: Transport | None = None, **settings: Any) -> Communicator:
-    """The communicator of a case; a pair that warns is still a permitted one."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return grace_from_params(case.params(**settings), transport=transport)
+def build(case: Case, transport: Transport | None = None, **settings: Any) -> ManualHandle:
+    """A handle at work with the method of a case."""
+    return manual(case.value(**settings), transport=transport)
+
+
+def communicator(handle: ManualHandle, name: str = "layer.weight") -> Communicator:
+    """What exchanges a parameter at a handle's next step."""
+    return handle.session.communicator_of(name)
+
+
+def owed(handle: ManualHandle, name: str = "layer.weight") -> Tensor | None:
+    """What a handle still owes for a parameter, flat."""
+    return handle.session.residual(name)
 
 
 def gradients(
@@ -92,6 +114,17 @@ def gradients(
     return [[(c + draw()).to(dtype) for c in common] for _ in range(ranks)]
 
 
+def slots(handle: ManualHandle) -> dict[str, Tensor]:
+    """All that the memories of a handle hold, by part, memory, parameter and slot."""
+    return {
+        f"{part}/{label}/{name}/{slot}": value
+        for part, memories in handle.state_dict()["parts"].items()
+        for label, memory in memories.items()
+        for name, of_name in memory.items()
+        for slot, value in of_name.items()
+    }
+
+
 def run(
     size: int,
     case: Case,
@@ -99,12 +132,12 @@ def run(
     name: str = "layer.weight",
     wrap: Callable[[Transport], Transport] | None = None,
     **settings: Any,
-) -> tuple[list[list[Tensor]], list[Communicator]]:
-    """Steps on a simulated world: results by rank and step, and the communicators afterwards."""
+) -> tuple[list[list[Tensor]], list[ManualHandle]]:
+    """Steps on a simulated world: results by rank and step, and the handles afterwards."""
     world = simulated(size, timeout=20)
-    graces = [build(case, wrap(t) if wrap else t, **settings) for t in world]
-    results = world.run(lambda t: [graces[t.rank].step(g, name) for g in grads[t.rank]])
-    return results, graces
+    handles = [build(case, wrap(t) if wrap else t, **settings) for t in world]
+    results = world.run(lambda t: [handles[t.rank].step(g, name) for g in grads[t.rank]])
+    return results, handles
 
 
 def same(results: Sequence[Sequence[Tensor]]) -> None:
@@ -135,7 +168,7 @@ def decoded(compressor: Compressor, payload: list[Tensor], ctx: Any, like: Tenso
 
 
 def codec(name: str, **settings: Any) -> Compressor:
-    return METHODS[name].cls(**settings)
+    return METHODS[name].cls(**sized(name, settings))
 
 
 def one_rounds() -> list[str]:

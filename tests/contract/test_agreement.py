@@ -80,7 +80,7 @@ def test_replicas_are_identical_with_other_memories(case):
     """By hand, without DDP."""
     size, steps = 3, 20
     world = simulated(size, timeout=20)
-    graces = [build(case, t) for t in world]
+    handles = [build(case, t) for t in world]
     target = gradients(1, 1, (32, 48), seed=5)[0][0]
     noise = gradients(size, steps, (32, 48), seed=6)
 
@@ -88,7 +88,7 @@ def test_replicas_are_identical_with_other_memories(case):
         weights = torch.zeros_like(target)
         for pull in noise[t.rank]:
             grad = weights - target + 0.1 * pull
-            weights -= 0.02 * graces[t.rank].step(grad, "weights")
+            weights -= 0.02 * handles[t.rank].step(grad, "weights")
         return weights
 
     weights = world.run(work)

@@ -7,7 +7,19 @@ import math
 import pytest
 import torch
 
-from contract.cases import CASES, METHODS, NAMES, Case, build, cases_of, codec, gradients, one_rounds
+from contract.cases import (
+    CASES,
+    METHODS,
+    NAMES,
+    RATIO,
+    Case,
+    build,
+    cases_of,
+    codec,
+    communicator,
+    gradients,
+    one_rounds,
+)
 from contract.wire import Counting
 from grace_dl import simulated
 
@@ -34,35 +46,35 @@ LARGE = (256, 256)
 
 
 def counted(size: int, case: Case, shape=LARGE, steps: int = 1, grads=None, **settings):
-    """Rank 0's transport and communicator after some steps."""
+    """All ranks' transports and handles after some steps."""
     world = simulated(size, timeout=20)
     counters = [Counting(t) for t in world]
-    graces = [build(case, counters[r], **settings) for r in range(size)]
+    handles = [build(case, counters[r], **settings) for r in range(size)]
     grads = grads or gradients(size, steps, shape)
-    world.run(lambda t: [graces[t.rank].step(g, "layer.weight") for g in grads[t.rank]])
-    return counters, graces
+    world.run(lambda t: [handles[t.rank].step(g, "layer.weight") for g in grads[t.rank]])
+    return counters, handles
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_statistics_are_the_bytes_handed_over(case):
     for size in (1, 2, 3):
-        counters, graces = counted(size, case, (64, 72), steps=2)
-        for counter, grace in zip(counters, graces):
+        counters, handles = counted(size, case, (64, 72), steps=2)
+        for counter, handle in zip(counters, handles):
             # A second phase repeats what the first has counted as payload; what leaves is counted whole.
             if case.communicator == "alltoall":
-                assert grace.stats.payload_bytes <= counter.handed
+                assert handle.stats().payload_bytes <= counter.handed
             else:
-                assert grace.stats.payload_bytes == counter.handed
-            assert abs(grace.stats.leaving_bytes - counter.leaving) <= len(counter.calls)
-            assert grace.stats.collectives <= len(counter.calls)
+                assert handle.stats().payload_bytes == counter.handed
+            assert abs(handle.stats().leaving_bytes - counter.leaving) <= len(counter.calls)
+            assert handle.stats().collectives <= len(counter.calls)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_one_collective_a_step_for_payloads_of_known_size(case):
-    counters, graces = counted(2, case, (64, 72), steps=2)
-    method = graces[0].compressor
+    counters, handles = counted(2, case, (64, 72), steps=2)
+    method = communicator(handles[0]).compressor
     if method.multi_round:
-        expected = 2 * graces[0].memory.rounds_per_step(method)
+        expected = 2 * communicator(handles[0]).memory.rounds_per_step(method)
     elif case.communicator == "alltoall":
         expected = 4
     else:
@@ -88,11 +100,11 @@ def test_predicted_size_is_the_payload(name, dtype):
 @pytest.mark.parametrize("name", one_rounds())
 def test_the_frame_adds_little_to_the_payload(name):
     method = METHODS[name]
-    counters, graces = counted(2, Case(name, method.memories[0], "allgather"))
+    counters, handles = counted(2, Case(name, method.memories[0], "allgather"))
     numel = math.prod(LARGE)
-    predicted = graces[0].compressor.payload_bytes(numel)
+    predicted = communicator(handles[0]).compressor.payload_bytes(numel)
     if predicted is not None:
-        parts = len(graces[0].compressor.spec(numel, torch.float32))
+        parts = len(communicator(handles[0]).compressor.spec(numel, torch.float32))
         assert predicted <= counters[0].handed <= predicted + 8 * (1 + parts)
 
 
@@ -122,9 +134,9 @@ def test_qsgd_codes_take_the_bits_of_their_levels(quantum_num, bits):
 @pytest.mark.parametrize("name", ["topk", "dgc"])
 def test_index_bits_of_top_k(name, ratio, limit):
     shape = (1024, 1024)
-    method = codec(name, compress_ratio=ratio)
+    method = codec(name, ratio=ratio)
     values = 4 * round(ratio * math.prod(shape))
-    counters, _ = counted(2, Case(name, METHODS[name].memories[0], "allgather"), shape, compress_ratio=ratio)
+    counters, _ = counted(2, Case(name, METHODS[name].memories[0], "allgather"), shape, ratio=ratio)
     k = values // 4
     bits = 8 * (counters[0].handed - values) / k
     assert bits <= limit, f"{bits:.2f} bits an index"
@@ -132,7 +144,7 @@ def test_index_bits_of_top_k(name, ratio, limit):
 
 
 def test_adaq_sends_indices_and_a_sign_only():
-    counters, _ = counted(2, Case("adaq", "residual", "allgather"), (1024, 1024), compress_ratio=0.01)
+    counters, _ = counted(2, Case("adaq", "residual", "allgather"), (1024, 1024), ratio=0.01)
     assert 8 * counters[0].handed / (0.01 * 1024 * 1024) <= 10.4
 
 
@@ -153,7 +165,7 @@ def test_half_precision_values_on_request(name, value_dtype):
     case = Case(name, "none", "allgather")
     full, _ = counted(2, case)
     half, _ = counted(2, case, value_dtype=value_dtype)
-    kept = {"topk": round(0.3 * math.prod(LARGE))}.get(name)
+    kept = {"topk": round(RATIO * math.prod(LARGE))}.get(name)
     saved = full[0].handed - half[0].handed
     if kept is not None:
         assert abs(saved - 2 * kept) <= 16
@@ -165,19 +177,19 @@ def test_half_precision_values_on_request(name, value_dtype):
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_bytes_leaving_an_alltoall(name, size):
     case = Case(name, METHODS[name].memories[0], "alltoall")
-    counters, graces = counted(size, case)
-    payload = graces[0].compressor.payload_bytes(math.prod(LARGE))
+    counters, handles = counted(size, case)
+    payload = communicator(handles[0]).compressor.payload_bytes(math.prod(LARGE))
     expected = 2 * payload * (size - 1) / size
-    for counter, grace in zip(counters, graces):
+    for counter, handle in zip(counters, handles):
         assert counter.leaving == pytest.approx(expected, rel=0.05)
-        assert grace.stats.leaving_bytes == pytest.approx(expected, rel=0.05)
-        assert grace.stats.payload_bytes == pytest.approx(payload, rel=0.05)
+        assert handle.stats().leaving_bytes == pytest.approx(expected, rel=0.05)
+        assert handle.stats().payload_bytes == pytest.approx(payload, rel=0.05)
 
 
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_bytes_leaving_an_allgather_grow_with_the_ranks(size):
-    counters, graces = counted(size, Case("qsgd", "none", "allgather"))
-    payload = graces[0].compressor.payload_bytes(math.prod(LARGE))
+    counters, handles = counted(size, Case("qsgd", "none", "allgather"))
+    payload = communicator(handles[0]).compressor.payload_bytes(math.prod(LARGE))
     assert counters[0].leaving == pytest.approx(payload * (size - 1), rel=0.01)
 
 
@@ -185,7 +197,7 @@ def test_bytes_leaving_an_allgather_grow_with_the_ranks(size):
 def test_low_rank_sends_factors(name):
     case = Case(name, METHODS[name].memories[0], "allreduce")
     for step in (1, 2):
-        counters, graces = counted(2, case, (64, 72), steps=step)
-        method = graces[0].compressor
+        counters, handles = counted(2, case, (64, 72), steps=step)
+        method = communicator(handles[0]).compressor
         predicted = sum(method.payload_bytes_of((64, 72), step=s) for s in range(step))
         assert predicted <= counters[0].handed <= predicted + 64

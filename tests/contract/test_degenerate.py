@@ -6,7 +6,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from contract.cases import CASES, NAMES, VOTES, Case, bits_equal, build, codec, gradients, run, same
+from contract.cases import (
+    CASES,
+    NAMES,
+    VOTES,
+    Case,
+    bits_equal,
+    build,
+    codec,
+    gradients,
+    owed,
+    run,
+    same,
+    slots,
+)
 from grace_dl import simulated
 from grace_dl.errors import UnsupportedError
 
@@ -94,10 +107,10 @@ def test_step(case, dtype):
     """Two steps of each input on two ranks (the second with the memory of the first), identical on both."""
     tensors = inputs(DTYPES[dtype])
     world = simulated(2, timeout=20)
-    graces = [build(case, t) for t in world]
+    handles = [build(case, t) for t in world]
 
     def work(t):
-        return [[graces[t.rank].step(x, kind) for _ in range(2)] for kind, x in tensors.items()]
+        return [[handles[t.rank].step(x, kind) for _ in range(2)] for kind, x in tensors.items()]
 
     before = {kind: x.clone() for kind, x in tensors.items()}
     first, second = world.run(work)
@@ -107,19 +120,17 @@ def test_step(case, dtype):
         same([mine, theirs])
         assert mine[1].isfinite().all(), kind
         assert mine[1].shape == x.shape and mine[1].dtype == x.dtype
-    for grace in graces:
-        for memory in grace.state_dict()["memories"].values():
-            for name, slots in memory.items():
-                for slot, value in slots.items():
-                    assert value.isfinite().all(), f"{slot} of {name}"
+    for handle in handles:
+        for slot, value in slots(handle).items():
+            assert value.isfinite().all(), slot
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_state_of_half_precision_is_float32(dtype):
     """Residuals of half-precision gradients would drown in rounding."""
     x = gradients(1, 1, dtype=DTYPES[dtype])[0][0]
-    _, graces = run(1, Case("topk", "residual", "allgather"), [[x]])
-    assert graces[0].residual("layer.weight").dtype == torch.float32
+    _, handles = run(1, Case("topk", "residual", "allgather"), [[x]])
+    assert owed(handles[0]).dtype == torch.float32
 
 
 def test_strides_do_not_matter():
@@ -135,6 +146,6 @@ def test_strides_do_not_matter():
     "wrong", [torch.zeros(3, dtype=torch.int64), torch.zeros(3).to_sparse(), torch.zeros(3) > 0]
 )
 def test_what_is_no_gradient_is_refused(wrong):
-    grace = build(Case("topk", "none", "allgather"))
+    handle = build(Case("topk", "none", "allgather"))
     with pytest.raises(UnsupportedError, match=r"layer\.weight"):
-        grace.step(wrong, "layer.weight")
+        handle.step(wrong, "layer.weight")

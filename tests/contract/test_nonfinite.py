@@ -7,39 +7,30 @@ import math
 import pytest
 import torch
 
-from contract.cases import CASES, Case, bits_equal, build, gradients, same
+from contract.cases import CASES, Case, bits_equal, build, gradients, owed, same, slots
 from grace_dl import simulated
 
 BAD = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
-def state_of(grace):
-    return {
-        f"{label}/{name}/{slot}": value
-        for label, memory in grace.state_dict()["memories"].items()
-        for name, slots in memory.items()
-        for slot, value in slots.items()
-    }
-
-
 def steps(case, size, grads, bad=None, **settings):
     """Results and states after each step; `bad` is (step, rank, value), an extra step that must be as if it were not."""
     world = simulated(size, timeout=20)
-    graces = [build(case, t, **settings) for t in world]
+    handles = [build(case, t, **settings) for t in world]
 
     def work(t):
-        grace, results, states, broken = graces[t.rank], [], [], None
+        handle, results, states, broken = handles[t.rank], [], [], None
         for number, g in enumerate(grads[t.rank]):
             if bad is not None and number == bad[0]:
                 extra = g.clone() * 3
                 if t.rank == bad[1]:
                     extra.view(-1)[17] = bad[2]
-                broken = grace.step(extra, "layer.weight")
-            results.append(grace.step(g, "layer.weight"))
-            states.append(state_of(grace))
+                broken = handle.step(extra, "layer.weight")
+            results.append(handle.step(g, "layer.weight"))
+            states.append(slots(handle))
         return results, states, broken
 
-    return world.run(work), graces
+    return world.run(work), handles
 
 
 @pytest.mark.parametrize("place, case", list(enumerate(CASES)), ids=lambda v: str(v))
@@ -48,7 +39,7 @@ def test_a_bad_step_leaves_no_trace(place, case):
     value = list(BAD)[place % 3]
     grads = gradients(size, 4)
     clean, _ = steps(case, size, grads)
-    dirty, graces = steps(case, size, grads, bad=(2, 1, BAD[value]))
+    dirty, handles = steps(case, size, grads, bad=(2, 1, BAD[value]))
     same([results for results, _, _ in dirty])
     for rank in range(size):
         (plain, states, _), (results, marked, broken) = clean[rank], dirty[rank]
@@ -71,7 +62,7 @@ def test_a_bad_step_leaves_no_trace(place, case):
         or case.communicator != "allreduce"
     ):
         # A plain sum is not looked at: what is not finite shows in its result.
-        assert graces[0].stats.skipped == 1
+        assert handles[0].stats().skipped == 1
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -107,18 +98,18 @@ def test_many_bad_steps_in_a_row():
     case, size = Case("topk", "residual", "allgather"), 2
     grads = gradients(size, 2)
     world = simulated(size, timeout=20)
-    graces = [build(case, t) for t in world]
+    handles = [build(case, t) for t in world]
 
     def work(t):
-        grace = graces[t.rank]
-        grace.step(grads[t.rank][0], "w")
-        before = grace.residual("w").clone()
+        handle = handles[t.rank]
+        handle.step(grads[t.rank][0], "w")
+        before = owed(handle, "w").clone()
         for _ in range(20):
             bad = grads[t.rank][1] * 1000
             if t.rank == 0:
                 bad[0, 0] = math.inf
-            grace.step(bad, "w")
-        return before, grace.residual("w")
+            handle.step(bad, "w")
+        return before, owed(handle, "w")
 
     for before, after in world.run(work):
         assert (before - after).abs().max() < 1e-2
@@ -127,14 +118,14 @@ def test_many_bad_steps_in_a_row():
 def test_only_the_tensor_with_the_bad_value_is_marked():
     case, size = Case("topk", "residual", "allgather"), 2
     world = simulated(size, timeout=20)
-    graces = [build(case, t) for t in world]
+    handles = [build(case, t) for t in world]
     grads = gradients(size, 1)
 
     def work(t):
         bad = grads[t.rank][0].clone()
         if t.rank == 1:
             bad[0, 0] = math.nan
-        return graces[t.rank].step(bad, "a"), graces[t.rank].step(grads[t.rank][0], "b")
+        return handles[t.rank].step(bad, "a"), handles[t.rank].step(grads[t.rank][0], "b")
 
     for a, b in world.run(work):
         assert not a.isfinite().any()

@@ -5,7 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from contract.cases import CASES, EXACT_SPARSE, METHODS, NAMES, codec, decoded, gradients, key, run, same
+from contract.cases import (
+    CASES,
+    EXACT_SPARSE,
+    METHODS,
+    NAMES,
+    codec,
+    decoded,
+    gradients,
+    key,
+    owed,
+    run,
+    same,
+)
+from grace_dl.kernels import Source
 
 WITH_RESIDUAL = [n for n in NAMES if "residual" in METHODS[n].memories and not METHODS[n].cls.multi_round]
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
@@ -24,7 +37,7 @@ def test_one_step(name, dtype):
     e, g = gradients(1, 2, (4608,), dtype)[0]
     v = e + g
     residual = e.clone()
-    payload, ctx = method.encode_residual_(residual, g, key(3))
+    payload, ctx = method.encode_from(Source(residual, g, leave="residual"), key(3))
     sent = decoded(method, payload, ctx, v)
     assert residual.isfinite().all()
     if name in EXACT_SPARSE:
@@ -38,14 +51,13 @@ def test_one_step(name, dtype):
 @BOTH
 @pytest.mark.parametrize("name", WITH_RESIDUAL)
 def test_fused_and_plain_residual_are_alike(name, dtype):
-    """`encode_residual_` is one pass; `encode` and `residual_` are two. Both leave the same."""
+    """`encode_from` is one pass; `encode` and `residual_` are two. Both leave the same."""
     method = codec(name)
     (v,) = gradients(1, 1, (4608,), dtype)[0]
     fused = v.clone()
-    first, ctx = method.encode_residual_(fused, None, key(1))
-    if getattr(method, "scaled", 0) is None:
-        method.scaled = False  # with a residual, random-k sends plain values
-    second, ctx = method.encode(v, key(1))
+    first, ctx = method.encode_from(Source(fused, leave="residual"), key(1))
+    # With a residual, random-k sends plain values.
+    second, ctx = method.paired(feedback=True).encode(v, key(1))
     plain = v.clone()
     method.residual_(plain, second, ctx)
     assert all(torch.equal(a, b) for a, b in zip(first, second))
@@ -59,7 +71,7 @@ def test_factors_of_the_memory(name, beta, gamma):
     e, g = gradients(1, 2, (4608,), torch.float64)[0]
     v = beta * e + gamma * g
     residual = e.clone()
-    payload, ctx = method.encode_residual_(residual, g, key(), beta=beta, gamma=gamma)
+    payload, ctx = method.encode_from(Source(residual, g, beta, gamma, leave="residual"), key())
     sent = decoded(method, payload, ctx, v)
     assert close(sent + residual, v, max(v.abs().max(), sent.abs().max()), torch.float64)
 
@@ -70,7 +82,7 @@ def test_what_halved_values_lose_is_in_the_residual(name, value_dtype):
     method = codec(name, value_dtype=value_dtype)
     (v,) = gradients(1, 1, (4608,))[0]
     residual = v.clone()
-    payload, ctx = method.encode_residual_(residual, None, key())
+    payload, ctx = method.encode_from(Source(residual, leave="residual"), key())
     sent = decoded(method, payload, ctx, v)
     assert torch.equal(sent + residual, v)
     assert (residual[sent != 0] != 0).any()
@@ -89,18 +101,18 @@ def test_over_steps_and_ranks(case, dtype):
     # Without momentum DGC's memory is plain accumulation, which can be balanced.
     settings = {"momentum": 0.0} if case.memory == "dgc" else {}
     grads = gradients(size, steps, dtype=dtype)
-    results, graces = run(size, case, grads, **settings)
+    results, handles = run(size, case, grads, **settings)
     same(results)
     given = sum(g.double() for of_rank in grads for g in of_rank) / size
     got = sum(r.double() for r in results[0])
-    owed = sum(grace.residual("layer.weight").double().view_as(given) for grace in graces) / size
-    scale = max(given.abs().max(), got.abs().max(), owed.abs().max())
+    left = sum(owed(handle).double().view_as(given) for handle in handles) / size
+    scale = max(given.abs().max(), got.abs().max(), left.abs().max())
     # A sum of 16-bit payloads rounds on the way, on no rank in particular.
     summed = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(case.method)
     rounding = summed if summed is not None and case.communicator == "allreduce" else dtype
-    assert close(got + owed, given, scale, rounding, units=8 * steps)
+    assert close(got + left, given, scale, rounding, units=8 * steps)
     if case.method != "none":
-        assert owed.abs().max() > 0
+        assert left.abs().max() > 0
 
 
 @pytest.mark.parametrize(
@@ -110,7 +122,7 @@ def test_the_residual_stays_bounded(name):
     """Error feedback that loses nothing but piles up would be of no use."""
     case = next(c for c in CASES if c.method == name)
     grads = gradients(2, 40, (32, 48))
-    _, graces = run(2, case, grads)
-    owed = graces[0].residual("layer.weight")
-    if owed is not None:
-        assert owed.norm() < 40 * grads[0][0].norm() / 2
+    _, handles = run(2, case, grads)
+    left = owed(handles[0])
+    if left is not None:
+        assert left.norm() < 40 * grads[0][0].norm() / 2

@@ -19,16 +19,16 @@ def scenario(case: Case, transport: Transport) -> dict[str, Any]:
     """What one rank does: ordinary steps, a bad one, odd inputs, a saved state and a second object that goes on."""
     rank, size = transport.rank, transport.size
     counter = Counting(transport)
-    grace = build(case, counter)
+    handle = build(case, counter)
     grads = gradients(size, 4)[rank]
-    results = [grace.step(grads[0], "layer.weight"), grace.step(grads[1], "layer.weight")]
+    results = [handle.step(grads[0], "layer.weight"), handle.step(grads[1], "layer.weight")]
     bad = grads[2].clone()
     if rank == size - 1:
         bad[1, 2] = math.nan
-    broken = grace.step(bad, "layer.weight")
-    results.append(grace.step(grads[2], "layer.weight"))
+    broken = handle.step(bad, "layer.weight")
+    results.append(handle.step(grads[2], "layer.weight"))
     odd = [
-        grace.step(x, f"odd {place}")
+        handle.step(x, f"odd {place}")
         for place, x in enumerate(
             [
                 torch.zeros(64, 72),
@@ -40,15 +40,15 @@ def scenario(case: Case, transport: Transport) -> dict[str, Any]:
         )
     ]
     other = build(case, Counting(transport))
-    other.load_state_dict(grace.state_dict())
-    results += [grace.step(grads[3], "layer.weight"), other.step(grads[3], "layer.weight")]
+    other.load_state_dict(handle.state_dict())
+    results += [handle.step(grads[3], "layer.weight"), other.step(grads[3], "layer.weight")]
     return {
         "results": results,
         "odd": odd,
         "broken": broken,
-        "payload": grace.stats.payload_bytes,
+        "payload": handle.stats().payload_bytes,
         "handed": counter.handed,
-        "leaving": (grace.stats.leaving_bytes, counter.leaving, len(counter.calls)),
+        "leaving": (handle.stats().leaving_bytes, counter.leaving, len(counter.calls)),
     }
 
 

@@ -24,6 +24,7 @@ from contract.cases import (
     payloads_equal,
 )
 from grace_dl import kernels, simulated
+from grace_dl.kernels import Source
 
 RANDOM = ("int8", "int4", "natural", "qsgd", "terngrad", "randomk", "eden")
 """Draw for every element; others draw for ties and zeros only, or never."""
@@ -38,7 +39,7 @@ LARGE = 200_003
 def encoded(name, x, k, residual=False):
     method = codec(name)
     e = x.clone()
-    payload, ctx = method.encode_residual_(e, None, k) if residual else method.encode(e, k)
+    payload, ctx = method.encode_from(Source(e, leave="residual"), k) if residual else method.encode(e, k)
     return payload, decoded(method, payload, ctx, x), e
 
 
@@ -77,9 +78,9 @@ def test_signs_of_zeros_are_drawn_by_key(name):
 
 def test_ties_of_a_vote_are_broken_alike_and_fairly():
     world = simulated(2, timeout=20)
-    graces = [build(cases_of("signsgd")[0], t) for t in world]
+    handles = [build(cases_of("signsgd")[0], t) for t in world]
     up = torch.ones(4608)
-    results = world.run(lambda t: [graces[t.rank].step(up if t.rank else -up, "w") for _ in range(2)])
+    results = world.run(lambda t: [handles[t.rank].step(up if t.rank else -up, "w") for _ in range(2)])
     assert bits_equal(results[0][0], results[1][0])
     assert abs(results[0][0].mean()) < 0.1
     assert not torch.equal(results[0][0], results[0][1])
@@ -95,8 +96,8 @@ def test_the_global_generator_is_left_alone(name):
     method.decompress(payload, ctx)
     for case in cases_of(name):
         world = simulated(2, timeout=20)
-        graces = [build(case, t) for t in world]
-        world.run(lambda t, graces=graces: [graces[t.rank].step(x, "w") for _ in range(2)])
+        handles = [build(case, t) for t in world]
+        world.run(lambda t, handles=handles: [handles[t.rank].step(x, "w") for _ in range(2)])
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -128,9 +129,9 @@ def test_backends_agree_on_low_rank_to_tolerance(name, monkeypatch):
     for backend in ("reference", "native"):
         monkeypatch.setattr("grace_dl.kernels.forced", backend)
         world = simulated(2, timeout=20)
-        graces = [build(cases_of(name)[0], t) for t in world]
+        handles = [build(cases_of(name)[0], t) for t in world]
         grads = gradients(2, 4)
-        results.append(world.run(lambda t, g=graces, x=grads: [g[t.rank].step(y, "w") for y in x[t.rank]]))
+        results.append(world.run(lambda t, g=handles, x=grads: [g[t.rank].step(y, "w") for y in x[t.rank]]))
     for a, b in zip(results[0][0], results[1][0]):
         assert torch.allclose(a, b, rtol=1e-3, atol=1e-4)
 
@@ -138,11 +139,12 @@ def test_backends_agree_on_low_rank_to_tolerance(name, monkeypatch):
 DIGEST = """
 import hashlib, sys
 import torch
+from grace_dl.kernels import Leave, Source
 from contract.cases import codec, decoded, gradients, key, one_rounds
 x = gradients(1, 1, (70_001,))[0][0]
 for name in one_rounds():
     method, e = codec(name), x.clone()
-    payload, ctx = method.encode_residual_(e, None, key(2))
+    payload, ctx = method.encode_from(Source(e, leave="residual"), key(2))
     out = decoded(method, payload, ctx, x)
     parts = [*payload, out, e]
     data = b"".join(p.contiguous().view(-1).view(torch.uint8).numpy().tobytes() for p in parts)
@@ -178,7 +180,7 @@ def test_ties_of_magnitude_go_to_the_lowest_index():
         assert module is not None
     x = torch.ones(5000)
     x[::2] = -1
-    method = codec("topk", compress_ratio=0.1)
+    method = codec("topk", ratio=0.1)
     payload, ctx = method.encode(x, key())
     out = decoded(method, payload, ctx, x)
     assert (out[:500] == x[:500]).all() and (out[500:] == 0).all()
@@ -192,12 +194,12 @@ def test_buckets_do_not_matter(name):
     results = []
     for others in (False, True):
         world = simulated(2, timeout=20)
-        graces = [build(case, t) for t in world]
+        handles = [build(case, t) for t in world]
 
-        def work(t, graces=graces, others=others):
+        def work(t, handles=handles, others=others):
             if others:
-                graces[t.rank].step(x[t.rank][0] * 2, "another")
-            return graces[t.rank].step(x[t.rank][0], "w")
+                handles[t.rank].step(x[t.rank][0] * 2, "another")
+            return handles[t.rank].step(x[t.rank][0], "w")
 
         results.append(world.run(work)[0])
     assert bits_equal(*results)

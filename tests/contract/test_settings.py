@@ -8,49 +8,51 @@ import warnings
 
 import pytest
 
-from contract.cases import METHODS, NAMES
-from grace_dl import registry
-from grace_dl.communicator.allgather import Allgather
-from grace_dl.communicator.allreduce import Allreduce
-from grace_dl.communicator.alltoall import Alltoall
-from grace_dl.compressor.topk import TopKCompressor
+import grace_dl as grace
+from contract.cases import METHODS, NAMES, communicator
+from grace_dl import catalog
+from grace_dl.algebra.named import build
 from grace_dl.errors import ConfigError
-from grace_dl.helper import grace_from_params
 from grace_dl.memory.dgc import DgcMemory
 from grace_dl.memory.residual import ResidualMemory
+from grace_dl.methods.topk import TopKCompressor
 
 NONSENSE = [math.nan, -1, -0.5, "nonsense", [], object()]
 
 
 def parameters():
     for name in NAMES:
-        for parameter in METHODS[name].parameters:
-            yield pytest.param(name, parameter, id=f"{name}-{parameter.name}")
+        for setting in catalog.settings_of(METHODS[name]).values():
+            yield pytest.param(name, setting, id=f"{name}-{setting.name}")
 
 
-@pytest.mark.parametrize("name, parameter", list(parameters()))
-def test_nonsense_is_refused(name, parameter):
-    cls = METHODS[name].cls
-    values = [v for v in NONSENSE if not (v == [] and parameter.name == "warmup_coeff")]
-    if isinstance(parameter.default, bool) or parameter.name == "scaled":
+@pytest.mark.parametrize("name, setting", list(parameters()))
+def test_nonsense_is_refused(name, setting):
+    """By the constructor, and by the class where the setting is one of the compressor's."""
+    values = NONSENSE
+    if isinstance(setting.default, bool) or setting.name == "scaled":
         values = ["nonsense", [], object()]
     # Some settings are looked at only where they matter.
-    others = {"warmup_epochs": 3} if parameter.name == "warmup_coeff" else {}
+    others = {"warmup_stages": 3, "warmup_steps": 2} if setting.name == "warmup_coeff" else {}
+    others = {"warmup_steps": 2} if setting.name == "warmup_stages" else others
+    others = {"warmup_stages": 2} if setting.name == "warmup_steps" else others
+    ways = [lambda value: build(name, **{setting.name: value, **others})]
+    if setting in METHODS[name].parameters:
+        ways.append(lambda value: METHODS[name].cls(**{setting.name: value}))
     for value in values:
-        with pytest.raises(ConfigError) as caught:
-            cls(**{parameter.name: value, **others})
-        message = str(caught.value)
-        assert parameter.name in message, message
-        assert repr(value) in message, message
+        for way in ways:
+            with pytest.raises(ConfigError) as caught:
+                way(value)
+            message = str(caught.value)
+            assert setting.name in message, message
+            assert repr(value) in message or repr(tuple(value)) in message, message
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in NAMES if any(p.name == "compress_ratio" for p in METHODS[n].parameters)]
-)
+@pytest.mark.parametrize("name", [n for n in NAMES if any(p.name == "ratio" for p in METHODS[n].parameters)])
 @pytest.mark.parametrize("ratio", [0, 0.0, 1.0001, 2, -0.1, math.inf, math.nan, None, True, "0.1"])
 def test_ratios_outside_zero_and_one(name, ratio):
-    with pytest.raises(ConfigError, match="compress_ratio"):
-        METHODS[name].cls(compress_ratio=ratio)
+    with pytest.raises(ConfigError, match="ratio"):
+        METHODS[name].cls(ratio=ratio)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -66,93 +68,97 @@ def test_defaults_and_first_argument(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_combination_builds_or_says_what_would_do(name):
-    record = METHODS[name]
-    memories, ways = list(registry._MEMORIES), list(registry._COMMUNICATORS)
-    for memory, way in itertools.product(memories, ways):
-        params = {"compressor": name, "memory": memory, "communicator": way}
+    info = METHODS[name]
+    permitted_ways = catalog.communicators_of(info)
+    for memory, way in itertools.product(catalog.MEMORIES, catalog.COMMUNICATORS):
         # Scripts that name memory 'none' for a method that is nothing without one mean the method's own.
-        permitted = way in record.communicators and (memory in record.memories or memory == "none")
+        permitted = way in permitted_ways and (memory in info.memories or memory == "none")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if permitted:
-                grace = grace_from_params(params)
-                assert grace.kind == way
-                assert registry.memory_name(grace.memory) in record.memories
+                found = communicator(grace.manual(build(name, memory=memory, communicator=way)))
+                assert found.name == way
+                assert catalog.memory_name(found.memory) in info.memories
                 continue
             with pytest.raises(ConfigError) as caught:
-                grace_from_params(params)
+                build(name, memory=memory, communicator=way)
         message = str(caught.value)
         assert name in message
-        would_do = record.communicators if way not in record.communicators else record.memories
-        assert all(partner in message for partner in would_do), message
+        partners = (permitted_ways, info.memories)
+        assert any(all(partner in message for partner in would_do) for would_do in partners), message
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_name_alone_gives_the_right_partners(name):
-    record = METHODS[name]
-    grace = grace_from_params({"compressor": name})
-    assert registry.memory_name(grace.memory) == record.memories[0]
-    assert grace.kind == record.communicator
-    assert grace.kind in record.communicators
+    info = METHODS[name]
+    found = communicator(grace.manual(build(name)))
+    assert catalog.memory_name(found.memory) == info.memories[0]
+    assert found.name == info.communicator
+    assert found.name in catalog.communicators_of(info)
 
 
 @pytest.mark.parametrize(
-    "params, near",
+    "name, settings, near",
     [
-        ({"compressor": "topkk"}, "topk"),
-        ({"compressor": "qsdg"}, "qsgd"),
-        ({"compressor": "topk", "memory": "residul"}, "residual"),
-        ({"compressor": "topk", "communicator": "allgathr"}, "allgather"),
-        ({"compressor": "topk", "compres_ratio": 0.1}, "compress_ratio"),
-        ({"compressor": "topk", "quantum_num": 127}, "compress_ratio"),
-        ({"compressor": "qsgd", "compress_ratio": 0.1}, "quantum_num"),
-        ({"compressor": "none", "sed": 3}, "seed"),
+        ("topkk", {}, "topk"),
+        ("qsdg", {}, "qsgd"),
+        ("topk", {"memory": "residul"}, "residual"),
+        ("topk", {"communicator": "allgathr"}, "allgather"),
+        ("topk", {"compress_ratio": 0.1}, "ratio"),
+        ("topk", {"quantum_num": 127}, "ratio"),
+        ("qsgd", {"ratio": 0.1}, "quantum_num"),
+        ("none", {"sed": 3}, "seed"),
     ],
     ids=str,
 )
-def test_unknown_names_are_never_ignored(params, near):
+def test_unknown_names_are_never_ignored(name, settings, near):
     with pytest.raises(ConfigError, match=near):
-        grace_from_params(params)
+        build(name, **settings)
 
 
 def test_objects_are_checked_as_names_are():
     with pytest.raises(ConfigError, match=r"allreduce.*allgather"):
-        Allreduce(TopKCompressor(0.1), ResidualMemory())
+        grace.custom(TopKCompressor(0.1), ResidualMemory(), "allreduce")
     with pytest.raises(ConfigError, match="alltoall"):
-        Alltoall(TopKCompressor(0.1))
+        grace.custom(TopKCompressor(0.1), communicator="alltoall")
     with pytest.raises(ConfigError, match=r"dgc.*residual"):
-        Allgather(TopKCompressor(0.1), DgcMemory())
+        grace.custom(TopKCompressor(0.1), DgcMemory())
     with pytest.raises(ConfigError, match="TopKCompressor"):
-        Allgather(TopKCompressor, ResidualMemory())
+        grace.custom(TopKCompressor, ResidualMemory())
     with pytest.raises(ConfigError):
-        Allgather("topk")
+        grace.custom("topk")
+    with pytest.raises(ConfigError, match="memory"):
+        grace.custom(TopKCompressor(0.1), "residual")
 
 
 @pytest.mark.parametrize(
-    "settings", [{"dense_below": -1}, {"world_size": 0}, {"world_size": 1.5}, {"world_size": "2"}]
+    "settings",
+    [{"dense_below": -1}, {"dense_below": 1.5}, {"dense_below": "2"}, {"seed": 0.5}, {"seed": "1"}],
 )
-def test_settings_of_the_communicator(settings):
+def test_settings_of_every_method(settings):
     with pytest.raises(ConfigError, match=next(iter(settings))):
-        Allgather(TopKCompressor(0.1), **settings)
+        grace.topk(0.1, **settings)
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        grace.custom(TopKCompressor(0.1), **settings)
 
 
 @pytest.mark.parametrize("beta, gamma", [(0, 1), (-1, 1), (1, 0), (math.nan, 1), (1, math.inf)])
 def test_settings_of_the_residual_memory(beta, gamma):
     with pytest.raises(ConfigError, match=r"beta|gamma"):
         ResidualMemory(beta, gamma)
+    with pytest.raises(ConfigError, match=r"beta|gamma"):
+        grace.topk(0.1, beta=beta, gamma=gamma)
 
 
 def test_pairs_known_to_diverge_warn():
     """Large variance and error feedback do not go together (contract, point 4)."""
-    for name in ("eden", "terngrad", "qsgd"):
-        record = METHODS[name]
-        if "residual" not in record.warn:
-            continue
+    warned = [name for name in NAMES if "residual" in METHODS[name].warn]
+    assert warned, "no method warns of any pair"
+    for name in warned:
         with pytest.warns(UserWarning, match="residual"):
-            grace_from_params({"compressor": name, "memory": "residual"})
-    assert any(METHODS[name].warn for name in NAMES), "no method warns of any pair"
+            build(name, memory="residual")
 
 
 def test_all_methods_are_there():
-    assert set(NAMES) >= set(registry.BUILTIN)
-    assert len(registry.BUILTIN) == 24
+    assert set(NAMES) >= set(catalog.builtin_names())
+    assert len(catalog.builtin_names()) == 24

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from contract.cases import METHODS, NAMES, codec, decoded, gradients, key, one_rounds
+from grace_dl.kernels import Source
 
 UNBIASED = [n for n in one_rounds() if not METHODS[n].cls.biased and not METHODS[n].cls.lossless]
 BIASED = [n for n in one_rounds() if METHODS[n].cls.biased and n not in ("signsgd", "signum")]
@@ -105,7 +106,7 @@ def test_variance_of_natural(kind):
 @VECTORS
 def test_variance_of_randomk(kind):
     """At most d/k - 1."""
-    assert relative_variance("randomk", vectors()[kind], compress_ratio=0.25) <= 3.4
+    assert relative_variance("randomk", vectors()[kind], ratio=0.25) <= 3.4
 
 
 def test_error_of_eden():
@@ -119,7 +120,7 @@ def loss(name: str, x: Tensor, **settings) -> float:
     """|x - C(x)|^2 / |x|^2."""
     method = codec(name, **settings)
     left = x.clone()
-    method.encode_residual_(left, None, key())
+    method.encode_from(Source(left, leave="residual"), key())
     return float(left.square().sum() / x.square().sum())
 
 
@@ -135,16 +136,16 @@ def test_biased_methods_contract(name, kind):
 def test_factor_of_topk(kind, ratio):
     x = vectors()[kind]
     k = max(1, round(ratio * x.numel()))
-    assert loss("topk", x, compress_ratio=ratio) <= 1 - k / x.numel() + 1e-12
+    assert loss("topk", x, ratio=ratio) <= 1 - k / x.numel() + 1e-12
 
 
 def test_factor_of_randomk_in_expectation():
     x = vectors()["normal"]
-    method = codec("randomk", compress_ratio=0.25, scaled=False)
+    method = codec("randomk", ratio=0.25, scaled=False)
     losses = []
     for step in range(200):
         left = x.clone()
-        method.encode_residual_(left, None, key(step))
+        method.encode_from(Source(left, leave="residual"), key(step))
         losses.append(float(left.square().sum() / x.square().sum()))
     assert sum(losses) / 200 == pytest.approx(0.75, abs=0.01)
 
@@ -209,7 +210,7 @@ def test_integers_are_off_by_less_than_a_level(name, levels):
 
 def test_adaq_decodes_each_side_to_its_mean():
     x = vectors()["heavy"]
-    method = codec("adaq", compress_ratio=0.1)
+    method = codec("adaq", ratio=0.1)
     payload, ctx = method.encode(x, key())
     out = decoded(method, payload, ctx, x)
     for side in (1, -1):

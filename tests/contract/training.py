@@ -11,7 +11,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from contract.cases import Case, build
+from contract.cases import Case
+from grace_dl import attach
 
 NETWORK = (40, 48, 32, 4)
 """Widths. Two matrices above the 1024 elements from which parameters are compressed, in several buckets."""
@@ -34,7 +35,7 @@ def train(rank: int, world: int, cases: list[Case], steps: int) -> list[dict[str
         inputs = torch.randn(64, NETWORK[0], generator=generator)
         labels = (inputs[:, 0] > 0).long() + 2 * (inputs[:, 1] > 0).long()
         model = DDP(network(), bucket_cap_mb=0.01)
-        handle = build(case).attach(model)
+        handle = attach(model, case.value())
         # Signs have no scale of their own: their steps are taken as small as their users take them.
         rate = 0.002 if "sign" in case.method and case.method != "efsignsgd" else 0.1
         optimizer = torch.optim.SGD(model.parameters(), lr=rate)

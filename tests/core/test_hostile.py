@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from contract.cases import METHODS, NAMES, Case, build, cases_of, codec, gradients, key, one_rounds
+from contract.cases import METHODS, NAMES, Case, build, cases_of, codec, gradients, key, one_rounds, owed
 from contract.wire import Damaging
 from grace_dl import simulated
 from grace_dl.compressor.base import Context
@@ -106,7 +106,7 @@ def test_garbage_never_crashes(name, fill, backend, monkeypatch):
 def test_indices_out_of_range_are_refused(name, backend, monkeypatch):
     """All bits of the coded indices set: they lead far beyond the end of the tensor."""
     monkeypatch.setattr("grace_dl.kernels.forced", backend)
-    settings = {"threshold": 1.0} if name == "threshold" else {"compress_ratio": 0.02}
+    settings = {"threshold": 1.0} if name == "threshold" else {"ratio": 0.02}
     method = codec(name, **settings)
     x = gradients(1, 1, (30, 50))[0][0]
     payload, ctx = method.encode(x, key())
@@ -199,15 +199,15 @@ def test_damaged_frames_end_in_an_error_or_a_tensor(name, kind):
     for case in cases_of(name):
         world = simulated(size, timeout=3)
         generator = random.Random(3)
-        graces = [build(case, Damaging(t, damage(kind, generator, size))) for t in world]
+        handles = [build(case, Damaging(t, damage(kind, generator, size))) for t in world]
         grads = gradients(size, 2, (40, 50))
 
         messages = []
 
-        def work(t, graces=graces, grads=grads, messages=messages):
+        def work(t, handles=handles, grads=grads, messages=messages):
             for g in grads[t.rank]:
                 try:
-                    result = graces[t.rank].step(g, "w")
+                    result = handles[t.rank].step(g, "w")
                 except GraceError as error:
                     messages.append(str(error))
                     raise
@@ -226,12 +226,12 @@ def test_a_damaged_flag_names_the_rank():
     def change(verb, call, received):
         received[received.numel() // 2] = 77
 
-    graces = [build(Case("topk", "residual", "allgather"), Damaging(t, change)) for t in world]
+    handles = [build(Case("topk", "residual", "allgather"), Damaging(t, change)) for t in world]
     grads = gradients(2, 1)
 
     def work(t):
         with pytest.raises(PayloadError, match=r"rank 1.*77"):
-            graces[t.rank].step(grads[t.rank][0], "w")
+            handles[t.rank].step(grads[t.rank][0], "w")
 
     world.run(work)
 
@@ -245,20 +245,20 @@ def test_a_damaged_step_is_taken_back():
         if state["bad"]:
             received[0] = 77
 
-    graces = [build(Case("topk", "residual", "allgather"), Damaging(t, change)) for t in world]
+    handles = [build(Case("topk", "residual", "allgather"), Damaging(t, change)) for t in world]
     grads = gradients(2, 3)
 
     def step(number):
-        return lambda t: graces[t.rank].step(grads[t.rank][number], "w")
+        return lambda t: handles[t.rank].step(grads[t.rank][number], "w")
 
     world.run(step(0))
-    before = [grace.residual("w").clone() for grace in graces]
+    before = [owed(handle, "w").clone() for handle in handles]
     state["bad"] = True
     with pytest.raises(PayloadError):
         world.run(step(1))
     state["bad"] = False
-    for grace, kept in zip(graces, before):
-        assert torch.allclose(grace.residual("w"), kept, atol=1e-6)
+    for handle, kept in zip(handles, before):
+        assert torch.allclose(owed(handle, "w"), kept, atol=1e-6)
     a, b = world.run(step(2))
     assert torch.equal(a, b)
 
@@ -271,12 +271,12 @@ def test_absurd_lengths_are_refused(length):
         if received.dtype == torch.int64:
             received[1] = length
 
-    graces = [build(Case("threshold", "residual", "allgather"), Damaging(t, change)) for t in world]
+    handles = [build(Case("threshold", "residual", "allgather"), Damaging(t, change)) for t in world]
     grads = gradients(2, 1)
 
     def work(t):
         with pytest.raises(PayloadError, match="rank 1"):
-            graces[t.rank].step(grads[t.rank][0], "w")
+            handles[t.rank].step(grads[t.rank][0], "w")
 
     world.run(work)
 

@@ -147,12 +147,12 @@ def test_a_missing_rank_times_out():
 
 def test_more_steps_on_one_rank_are_an_error_and_no_hang():
     world = simulated(2, timeout=0.5)
-    graces = [build(Case("topk", "residual", "allgather"), t) for t in world]
+    handles = [build(Case("topk", "residual", "allgather"), t) for t in world]
     grads = gradients(2, 1)
 
     def work(t):
         for _ in range(2 - t.rank):
-            graces[t.rank].step(grads[t.rank][0], "w")
+            handles[t.rank].step(grads[t.rank][0], "w")
 
     with pytest.raises(PeerError):
         world.run(work)
@@ -169,13 +169,13 @@ def test_more_steps_on_one_rank_are_an_error_and_no_hang():
 )
 def test_ranks_with_different_methods(left, right):
     world = simulated(2, timeout=5)
-    graces = [build(left, world[0]), build(right, world[1])]
+    handles = [build(left, world[0]), build(right, world[1])]
     grads = gradients(2, 1)
     errors = []
 
     def work(t):
         with pytest.raises(LayoutError, match="disagree") as caught:
-            graces[t.rank].step(grads[0][0], "w")
+            handles[t.rank].step(grads[0][0], "w")
         errors.append(caught.value)
 
     world.run(work)
@@ -188,14 +188,14 @@ def test_ranks_with_different_layouts(difference):
     case = Case("topk", "residual", "allgather")
     ratios = (0.1, 0.2) if difference == "settings" else (0.1, 0.1)
     seeds = (0, 1) if difference == "seed" else (0, 0)
-    graces = [build(case, t, compress_ratio=ratios[t.rank], seed=seeds[t.rank]) for t in world]
+    handles = [build(case, t, ratio=ratios[t.rank], seed=seeds[t.rank]) for t in world]
 
     def work(t):
         odd = t.rank == 1
         x = torch.ones(20 if difference == "shape" and odd else 10)
         x = x.double() if difference == "dtype" and odd else x
         with pytest.raises(LayoutError, match="disagree"):
-            graces[t.rank].step(x, "other" if difference == "name" and odd else "w")
+            handles[t.rank].step(x, "other" if difference == "name" and odd else "w")
 
     world.run(work)
 

@@ -1,23 +1,17 @@
-"""A user's own compressor and memory, and what scripts for the original GRACE do."""
+"""A user's own compressor and memory: registered, or as objects."""
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 
 import pytest
 import torch
 
-import grace_dl
-from contract.cases import bits_equal, gradients
-from grace_dl import Compressor, Memory, grace_from_params, registry, simulated
-from grace_dl.communicator.allgather import Allgather
-from grace_dl.communicator.allreduce import Allreduce
-from grace_dl.communicator.alltoall import Alltoall
-from grace_dl.communicator.broadcast import Broadcast
-from grace_dl.compressor.base import Codec
-from grace_dl.compressor.topk import TopKCompressor
+import grace_dl as grace
+from contract.cases import bits_equal, gradients, owed
+from grace_dl import Compressor, Memory, catalog, registry, simulated
+from grace_dl.compressor.codec import Codec
 from grace_dl.errors import ConfigError, GraceError
 from grace_dl.memory.residual import ResidualMemory
 
@@ -98,17 +92,17 @@ class Running(Memory):
 
 
 def steps(transport, make, size, count=4):
-    grace = make(transport)
+    handle = make(transport)
     grads = gradients(size, count)[transport.rank]
-    return [grace.step(g, "w") for g in grads], grace
+    return [handle.step(g, "w") for g in grads], handle
 
 
 def make_plain(transport):
-    return Allgather(Largest(), ResidualMemory(), transport=transport)
+    return grace.manual(grace.custom(Largest()), transport=transport)
 
 
 def make_own_memory(transport):
-    return Broadcast(Largest(60), Running(), transport=transport)
+    return grace.manual(grace.custom(Largest(60), Running(), "broadcast"), transport=transport)
 
 
 def on_processes(rank, world):
@@ -131,30 +125,32 @@ def test_two_methods_are_enough(launch, size):
         given = sum(g for of_rank in gradients(size, 4) for g in of_rank) / size
         got = sum(found[0][0])
         if make is make_plain:
-            owed = sum(grace.residual("w").view_as(given) for _, grace in found) / size
+            left = sum(owed(handle, "w").view_as(given) for _, handle in found) / size
         else:
-            owed = sum(grace.memory.left["w"] for _, grace in found) / size
-        assert torch.allclose(got + owed, given, atol=1e-5)
+            left = sum(handle.session.communicator_of("w").memory.left["w"] for _, handle in found) / size
+        assert torch.allclose(got + left, given, atol=1e-5)
 
 
 @pytest.mark.parametrize("memory", [ResidualMemory, None])
-@pytest.mark.parametrize("kind", [Allgather, Broadcast])
-def test_a_payload_that_is_the_input(kind, memory):
+@pytest.mark.parametrize("way", ["allgather", "broadcast"])
+def test_a_payload_that_is_the_input(way, memory):
     world = simulated(2, timeout=10)
-    graces = [kind(Identity(), memory() if memory else None, transport=t) for t in world]
+    method = grace.custom(Identity(), memory() if memory else None, way)
+    handles = [grace.manual(method, transport=t) for t in world]
     grads = gradients(2, 3)
-    results = world.run(lambda t: [graces[t.rank].step(g, "w") for g in grads[t.rank]])
+    results = world.run(lambda t: [handles[t.rank].step(g, "w") for g in grads[t.rank]])
     for number, result in enumerate(results[0]):
         assert torch.allclose(result, (grads[0][number] + grads[1][number]) / 2)
 
 
-@pytest.mark.parametrize("kind", [Allgather, Broadcast, Allreduce])
+@pytest.mark.parametrize("way", ["allgather", "broadcast", "allreduce"])
 @pytest.mark.parametrize("memory", [ResidualMemory, None])
-def test_a_spec_without_writing_into_frames(kind, memory):
+def test_a_spec_without_writing_into_frames(way, memory):
     world = simulated(3, timeout=10)
-    graces = [kind(Halves(), memory() if memory else None, transport=t) for t in world]
+    method = grace.custom(Halves(), memory() if memory else None, way)
+    handles = [grace.manual(method, transport=t) for t in world]
     grads = gradients(3, 2)
-    results = world.run(lambda t: [graces[t.rank].step(g, "w") for g in grads[t.rank]])
+    results = world.run(lambda t: [handles[t.rank].step(g, "w") for g in grads[t.rank]])
     for number, result in enumerate(results[0]):
         assert torch.allclose(result, sum(g[number] for g in grads) / 3, atol=1e-6)
 
@@ -165,7 +161,7 @@ def test_a_spec_that_is_not_kept_is_an_error():
             return ((torch.float64, numel + 1),)
 
     with pytest.raises(ConfigError, match=r"Liar.*spec"):
-        Allgather(Liar(), ResidualMemory()).step(torch.ones(10), "w")
+        grace.manual(grace.custom(Liar())).step(torch.ones(10), "w")
 
 
 def test_aggregate_and_average_of_the_original():
@@ -173,106 +169,91 @@ def test_aggregate_and_average_of_the_original():
     grads = gradients(3, 1)
     stack = torch.stack([g[0] for g in grads])
     for method, expected in ((Median, stack.median(dim=0).values), (Summing, stack.sum(0))):
-        graces = [Allgather(method(), ResidualMemory(), transport=t) for t in world]
-        results = world.run(lambda t, graces=graces: graces[t.rank].step(grads[t.rank][0], "w"))
+        handles = [grace.manual(grace.custom(method()), transport=t) for t in world]
+        results = world.run(lambda t, handles=handles: handles[t.rank].step(grads[t.rank][0], "w"))
         assert torch.allclose(results[0], expected)
         assert bits_equal(results[0], results[2])
 
 
 def test_send_and_receive():
-    """The original's two halves of a step."""
+    """The two halves of a step, for loops that compute in between."""
     world = simulated(2, timeout=10)
-    graces = [make_plain(t) for t in world]
+    handles = [make_plain(t) for t in world]
     grads = gradients(2, 1)
 
     def work(t):
-        handles = graces[t.rank].send_step(grads[t.rank][0], "w")
-        return graces[t.rank].receive_step(*handles)
+        session = handles[t.rank].session
+        return session.receive(*session.send(grads[t.rank][0], "w"))
 
     a, b = world.run(work)
     assert bits_equal(a, b)
 
 
-def test_registering_by_name():
-    try:
-        registry.register("largest", reference="here", bits="few")(Largest)
-        record = grace_dl.method("largest")
-        assert record.memories == ("residual", "none")
-        assert "largest" in grace_dl.methods()
-        grace = grace_from_params({"compressor": "largest", "k": 3})
-        result = grace.step(torch.arange(10.0), "w")
-        assert (result != 0).sum() == 3
-        with pytest.raises(ConfigError, match=r"'q'.* k,"):
-            grace_from_params({"compressor": "largest", "q": 3})
-        with pytest.raises(ConfigError, match="registered already"):
-            registry.register("largest")(Identity)
-    finally:
-        registry.unregister("largest")
-    with pytest.raises(ConfigError):
-        registry.unregister("topk")
+@pytest.fixture
+def largest():
+    """A registered method, taken back afterwards."""
+    grace.register("largest", reference="here", bits="few")(Largest)
+    yield "largest"
+    registry.unregister("largest")
 
 
-# Import paths and lines of scripts ------------------------------------------------------------------------
+def test_registering(largest):
+    info = catalog.info("largest")
+    assert info.memories == ("residual", "none")
+    assert info.summary == "Two methods, nothing else: the k largest elements, with the indices as they are."
+    assert "largest" in catalog.methods()
+    result = grace.manual(grace.largest(3)).step(torch.arange(10.0), "w")
+    assert (result != 0).sum() == 3
+    with pytest.raises(ConfigError, match=r"'q'.* k,"):
+        grace.largest(q=3)
+    with pytest.raises(ConfigError, match="registered already"):
+        grace.register("largest")(Identity)
+    # A notebook's cell, run again, replaces its class.
+    assert grace.register("largest")(Largest) is Largest
 
 
-@pytest.mark.parametrize("name", registry.BUILTIN)
-def test_the_original_import_paths(name):
-    alias = importlib.import_module(f"grace_dl.dist.compressor.{name}")
-    real = importlib.import_module(f"grace_dl.compressor.{name}")
-    cls = registry.method(name).cls.__name__
-    assert getattr(alias, cls) is getattr(real, cls)
+def test_a_name_that_is_no_identifier():
+    with pytest.raises(ConfigError, match="my-method"):
+        grace.register("my-method")(Identity)
 
 
-@pytest.mark.parametrize("memory", list(registry._MEMORIES))
-def test_the_original_import_paths_of_memories(memory):
-    alias = importlib.import_module(f"grace_dl.dist.memory.{memory}")
-    assert getattr(alias, registry.memory_class(memory).__name__) is registry.memory_class(memory)
+def test_a_registered_method_is_a_value(largest):
+    """Constructor, text form, partners, compositions: all that built-in methods have."""
+    method = grace.largest(3)
+    assert method == grace.parse("largest:3") == grace.parse("largest:k=3") == grace.largest(k=3)
+    assert str(grace.largest(memory="none", seed=5)) == "largest:50,memory=none,seed=5"
+    assert eval(repr(method), {"grace": grace}) == method
+    assert grace.largest.__doc__.startswith("Two methods, nothing else")
+    text = "by_parameter(*.bias=none; default=largest:3)"
+    composed = grace.by_parameter({"*.bias": grace.none()}, default=method)
+    assert grace.parse(text) == composed and str(composed) == text
+    handle = grace.manual(composed)
+    assert (handle.step(torch.arange(10.0) + 1, "a.bias") != 0).sum() == 10
+    assert (handle.step(torch.arange(10.0) + 1, "a.weight") != 0).sum() == 3
+    handle.switch(grace.schedule((0, method), (2, grace.none())))
+    assert (handle.step(torch.arange(10.0) + 1, "a.weight") != 0).sum() == 3
+    handle.step(torch.arange(10.0) + 1, "a.weight")
+    assert owed(handle, "a.weight") is None
 
 
-@pytest.mark.parametrize("way", list(registry._COMMUNICATORS))
-def test_the_original_import_paths_of_communicators(way):
-    alias = importlib.import_module(f"grace_dl.dist.communicator.{way}")
-    kind = registry.communicator_class(way)
-    assert getattr(alias, kind.__name__) is kind
-
-
-def test_lines_of_the_original_guide():
-    from grace_dl.dist.communicator.allgather import Allgather as Alias
-    from grace_dl.dist.compressor.topk import TopKCompressor as TopK
-    from grace_dl.dist.helper import grace_from_params as helper
-    from grace_dl.dist.memory.residual import ResidualMemory as Residual
-
-    grc = Alias(TopK(0.3), Residual())
-    assert isinstance(grc, Allgather)
-    other = helper({"compressor": "topk", "memory": "residual", "communicator": "allgather"})
-    x = torch.randn(4, 5)
-    assert bits_equal(grc.step(x, "w"), other.step(x, "w"))
-    with pytest.raises(ModuleNotFoundError):
-        importlib.import_module("grace_dl.dist.compressor.nothing")
-
-
-def test_world_size_is_optional_and_checked():
-    x = torch.randn(4, 5)
-    assert Allgather(TopKCompressor(0.3), ResidualMemory(), 1).step(x, "w").shape == x.shape
-    assert grace_from_params({"compressor": "topk", "world_size": 1}).step(x, "w").shape == x.shape
-    with pytest.raises(ConfigError, match=r"world_size=2.*1 ranks"):
-        Allgather(TopKCompressor(0.3), ResidualMemory(), 2).step(x, "w")
-    world = simulated(3)
-    Allgather(TopKCompressor(0.3), ResidualMemory(), 3, transport=world[0])
-    with pytest.raises(ConfigError, match="world_size=2"):
-        Allgather(TopKCompressor(0.3), ResidualMemory(), 2, transport=world[0])
+def test_unregistered_names_are_gone():
+    with pytest.raises(AttributeError, match="largest"):
+        grace.largest  # noqa: B018
+    with pytest.raises(ConfigError, match="unknown method 'largest'"):
+        grace.parse("largest:3")
 
 
 ALONE = """
 import torch
-from grace_dl import grace_from_params, methods
-for name, record in methods().items():
-    for way in record.communicators:
-        grace = grace_from_params({"compressor": name, "communicator": way})
+import grace_dl as grace
+from grace_dl import catalog
+for name, info in catalog.methods().items():
+    for way in catalog.communicators_of(info):
+        handle = grace.manual(getattr(grace, name)(communicator=way))
         for _ in range(2):
-            out = grace.step(torch.randn(40, 50), "w")
+            out = handle.step(torch.randn(40, 50), "w")
         assert out.shape == (40, 50) and out.isfinite().all(), (name, way)
-print(len(methods()), "methods")
+print(len(catalog.methods()), "methods")
 """
 
 
@@ -285,10 +266,10 @@ def test_one_process_without_a_launcher():
 def test_dgc_changes_its_ratio_while_it_runs():
     """Warm-up: frames follow when the number of elements that are sent changes between steps."""
     world = simulated(2, timeout=10)
-    params = {"compressor": "dgc", "compress_ratio": 0.01, "warmup_epochs": 2, "warmup_steps": 2}
-    graces = [grace_from_params(params, transport=t) for t in world]
+    method = grace.dgc(0.01, warmup_stages=2, warmup_steps=2)
+    handles = [grace.manual(method, transport=t) for t in world]
     grads = gradients(2, 6)
-    results = world.run(lambda t: [graces[t.rank].step(g, "w") for g in grads[t.rank]])
+    results = world.run(lambda t: [handles[t.rank].step(g, "w") for g in grads[t.rank]])
     sent = [int((r != 0).sum()) for r in results[0]]
     assert sent[0] > 2 * sent[2] > 4 * sent[4]
     for a, b in zip(*results):
@@ -316,12 +297,12 @@ class Dithered(Codec):
         out.add_(payload[0].view_as(out) - self._number(ctx.key))
 
 
-@pytest.mark.parametrize("kind", [Allgather, Broadcast, Alltoall])
-def test_decoders_get_the_key_of_the_encoder(kind):
+@pytest.mark.parametrize("way", ["allgather", "broadcast", "alltoall"])
+def test_decoders_get_the_key_of_the_encoder(way):
     world = simulated(3, timeout=10)
-    graces = [kind(Dithered(), transport=t) for t in world]
+    handles = [grace.manual(grace.custom(Dithered(), communicator=way), transport=t) for t in world]
     grads = gradients(3, 3)
-    results = world.run(lambda t: [graces[t.rank].step(g, "w") for g in grads[t.rank]])
+    results = world.run(lambda t: [handles[t.rank].step(g, "w") for g in grads[t.rank]])
     for number, result in enumerate(results[0]):
         assert torch.allclose(result, sum(g[number] for g in grads) / 3, atol=1e-3)
 

@@ -10,17 +10,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from grace_dl.demo.plan import RUNS, Run, Settings
+from grace_dl.demo.plan import Run, Settings, runs
 from grace_dl.demo.run import demo
-from grace_dl.helper import grace_from_params
 from grace_dl.workers import Emit, WorkerError, run_workers
 
 
 def test_demo_end_to_end(tmp_path: Path) -> None:
     out = io.StringIO()
-    runs = (RUNS[0], Run("topk", {"compressor": "topk", "compress_ratio": 0.01}))
     settings = Settings(data="digits", epochs=3, batch=32)
-    results = demo(settings, runs, tmp_path, Console(file=out, width=120))
+    results = demo(settings, runs(["topk"]), tmp_path, Console(file=out, width=120))
     plain, topk = results
     assert plain.accuracy > 0.5
     assert topk.sent_per_step < plain.sent_per_step / 4
@@ -32,15 +30,20 @@ def test_demo_end_to_end(tmp_path: Path) -> None:
     assert str((tmp_path / "accuracy.png").resolve()) in shown
     assert (tmp_path / "accuracy.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     record = json.loads((tmp_path / "results.json").read_text())
-    assert [r["label"] for r in record["results"]] == ["uncompressed", "topk"]
+    assert [r["method"] for r in record["results"]] == ["ddp", "topk:0.01"]
     assert record["versions"]["torch"]
 
 
-def test_programme_builds() -> None:
-    assert RUNS[0].params is None
-    for run in RUNS[1:]:
-        assert run.params is not None
-        grace_from_params(run.params)
+def test_runs() -> None:
+    assert runs()[0] == Run("ddp") and len(runs()) > 5
+    # Momentum is applied once: by the optimizer, or by a method that has its own.
+    assert runs(["topk:0.1,powersgd:rank=2", "dgc"]) == [
+        Run("ddp"),
+        Run("topk:0.1"),
+        Run("powersgd:2"),
+        Run("dgc:0.001", momentum=0.0),
+    ]
+    assert runs(["schedule(0=none; 10=signum)"])[1].momentum == 0.0
 
 
 def fail(rank: int, world: int, emit: Emit) -> None:

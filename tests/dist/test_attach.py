@@ -12,15 +12,14 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+import grace_dl as grace
 from ddp_models import BUCKET_MB, EXACT, LOSSY, attach, batches, build, flat, train
 from grace_dl import Compressor, Memory
-from grace_dl.communicator.allgather import Allgather
-from grace_dl.helper import grace_from_params
 
 
 def switching(rank: int, world: int) -> dict[str, Any]:
     """Top-k, then another method, then none: what was owed arrives."""
-    model, handle = attach(build(), {**LOSSY, "dense_below": 0})
+    model, handle = attach(build(), grace.topk(0.05, dense_below=0))
     x = batches(rank, 1)[0]
     names = [n for n, _ in model.module.named_parameters()]
     given = {n: torch.zeros_like(p) for n, p in model.module.named_parameters()}
@@ -37,18 +36,16 @@ def switching(rank: int, world: int) -> dict[str, Any]:
 
     step()
     step()
-    handle.switch(
-        grace_from_params({"compressor": "int8", "memory": "residual", "communicator": "allgather"})
-    )
+    handle.switch(grace.int8(memory="residual", communicator="allgather"))
     step()
-    handle.switch(grace_from_params({"compressor": "int8", "memory": "residual"}))
+    handle.switch("int8:memory=residual")
     step()
     handle.detach()
     step()
     return {
         "given": torch.cat([given[n].reshape(-1) for n in names]),
         "got": torch.cat([got[n].reshape(-1) for n in names]),
-        "method": handle.communicator.method.name,
+        "method": str(handle.method),
     }
 
 
@@ -63,7 +60,7 @@ def test_switching_method_loses_nothing(launch: Any) -> None:
 
 def low_rank(rank: int, world: int, method: str) -> dict[str, Any]:
     torch.manual_seed(rank)
-    model, handle = attach(build(), {"compressor": method, "rank": 2})
+    model, handle = attach(build(), f"{method}:2")
     train(model, batches(rank, 200), lr=0.01)
     return {"parameters": flat(model), "stats": handle.stats()}
 
@@ -80,8 +77,8 @@ def test_low_rank_runs_200_steps_with_several_buckets(
         assert outcome["stats"].collectives > 200
 
 
-def counted(rank: int, world: int, params: dict[str, Any]) -> Any:
-    model, handle = attach(build(), params)
+def counted(rank: int, world: int, text: str) -> Any:
+    model, handle = attach(build(), text)
     train(model, batches(rank, 2))
     before = handle.stats()
     train(model, batches(rank, 1))
@@ -89,27 +86,27 @@ def counted(rank: int, world: int, params: dict[str, Any]) -> Any:
 
 
 def buckets(rank: int, world: int) -> int:
-    return counted(rank, world, {"compressor": "none"})
+    return counted(rank, world, "none")
 
 
 @pytest.mark.parametrize(
-    "params, rounds",
+    "text, rounds",
     [
-        ({"compressor": "qsgd"}, 1),
-        ({"compressor": "randomk", "compress_ratio": 0.1}, 1),
-        ({"compressor": "threshold"}, 2),
-        ({"compressor": "int8"}, 2),
-        ({"compressor": "acpsgd"}, 1),
+        ("qsgd", 1),
+        ("randomk:0.1", 1),
+        ("threshold", 2),
+        ("int8", 2),
+        ("acpsgd", 1),
     ],
 )
-def test_collectives_per_bucket(launch: Any, params: dict[str, Any], rounds: int) -> None:
+def test_collectives_per_bucket(launch: Any, text: str, rounds: int) -> None:
     number = launch(buckets, 2)[0]
     assert number > 1
-    assert launch(counted, 2, params) == [rounds * number] * 2
+    assert launch(counted, 2, text) == [rounds * number] * 2
 
 
 def statistics(rank: int, world: int) -> Any:
-    model, handle = attach(build(), {"compressor": "topk", "compress_ratio": 0.01})
+    model, handle = attach(build(), "topk:0.01")
     train(model, batches(rank, 3))
     return handle.stats()
 
@@ -124,24 +121,24 @@ def test_statistics(launch: Any) -> None:
     assert all(stats.seconds[part] > 0 for part in ("compress", "wait", "decode"))
 
 
-def resumed(rank: int, world: int, params: dict[str, Any]) -> bool:
+def resumed(rank: int, world: int, text: str) -> bool:
     """Six steps at once, and three, saved, loaded elsewhere, and three more: the same bits."""
     inputs = batches(rank, 6)
-    whole, _ = attach(build(), params)
+    whole, _ = attach(build(), text)
     train(whole, inputs)
-    first, handle = attach(build(), params)
+    first, handle = attach(build(), text)
     train(first, inputs[:3])
-    saved = handle.communicator.state_dict()
-    second, handle = attach(build(), params)
+    saved = handle.state_dict()
+    second, handle = attach(build(), text)
     second.module.load_state_dict(first.module.state_dict())
-    handle.communicator.load_state_dict(saved)
+    handle.load_state_dict(saved)
     train(second, inputs[3:])
     return torch.equal(flat(whole), flat(second))
 
 
-@pytest.mark.parametrize("compressor", ["topk", "qsgd", "signum", "dgc", "powersgd", "acpsgd", "int8"])
-def test_a_resumed_run_repeats(launch: Any, compressor: str) -> None:
-    assert launch(resumed, 2, {"compressor": compressor}) == [True, True]
+@pytest.mark.parametrize("text", ["topk", "qsgd", "signum", "dgc", "powersgd", "acpsgd", "int8"])
+def test_a_resumed_run_repeats(launch: Any, text: str) -> None:
+    assert launch(resumed, 2, text) == [True, True]
 
 
 class Halves(Compressor):
@@ -164,7 +161,7 @@ class Momentum(Memory):
 
 def own(rank: int, world: int, memory: bool) -> torch.Tensor:
     model = DDP(build(), bucket_cap_mb=BUCKET_MB)
-    Allgather(Halves(), Momentum() if memory else None).attach(model)
+    grace.attach(model, grace.custom(Halves(), Momentum() if memory else None))
     return flat(train(model, batches(rank, 4)))
 
 
@@ -183,7 +180,7 @@ class Breaks(Halves):
 
 def broken(rank: int, world: int) -> str:
     model = DDP(build(), bucket_cap_mb=BUCKET_MB)
-    Allgather(Breaks()).attach(model)
+    grace.attach(model, grace.custom(Breaks()))
     try:
         train(model, batches(rank, 1))
     except Exception as error:
@@ -201,18 +198,17 @@ def unequal(rank: int, world: int, kind: str) -> str:
     make = {"width": 64 + rank} if kind == "layout" else {"width": 64}
     from ddp_models import MLP
 
-    params = {**LOSSY, "compress_ratio": 0.05 + 0.01 * rank} if kind == "method" else LOSSY
-    grc = grace_from_params(params)
+    method = grace.topk(0.05 + 0.01 * rank) if kind == "method" else LOSSY
     if kind == "layout":
         # DDP itself checks shapes when it is built, so ranks that disagree are brought together by hand.
         tensor = torch.zeros(make["width"])
         try:
-            grc.step(tensor, "w")
+            grace.manual(method).step(tensor, "w")
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         return "no error"
     model = DDP(build(lambda: MLP(**make)), bucket_cap_mb=BUCKET_MB)
-    grc.attach(model)
+    grace.attach(model, method)
     try:
         train(model, batches(rank, 1))
     except Exception as error:
@@ -226,15 +222,15 @@ def test_ranks_that_disagree_are_told(launch: Any, kind: str) -> None:
         assert message.startswith("LayoutError") and "disagree" in message
 
 
-def test_attach_takes_ddp_models_only() -> None:
-    with pytest.raises(ValueError, match="wrap it first"):
-        grace_from_params(EXACT).attach(torch.nn.Linear(2, 2))
+def test_attach_takes_ddp_models_and_optimizers_only() -> None:
+    with pytest.raises(ValueError, match="Linear; wrap the model"):
+        grace.attach(torch.nn.Linear(2, 2), EXACT)
 
 
 def twice(rank: int, world: int) -> str:
     model, _ = attach(build(), EXACT)
     with pytest.raises(ValueError, match="switch"):
-        grace_from_params(EXACT).attach(model)
+        grace.attach(model, EXACT)
     return "refused"
 
 
@@ -243,14 +239,14 @@ def test_a_model_is_attached_once(launch: Any) -> None:
 
 
 def absent(rank: int, world: int, how: str) -> str:
-    grc = grace_from_params(LOSSY)
+    handle = grace.manual(LOSSY)
     if how == "never came" and rank == 1:
         time.sleep(6)
         return "absent"
-    grc.step(torch.ones(3000), "w")
+    handle.step(torch.ones(3000), "w")
     if how == "died" and rank == 1:
         os._exit(3)
-    grc.step(torch.ones(3000), "w")
+    handle.step(torch.ones(3000), "w")
     return "no error"
 
 

@@ -155,7 +155,7 @@ def test_usage(launch: Any, name: str) -> None:
 
 def two_models(rank: int, world: int) -> torch.Tensor:
     first, _ = attach(build(seed=1), LOSSY)
-    second, _ = attach(build(seed=2), {"compressor": "powersgd", "rank": 2})
+    second, _ = attach(build(seed=2), "powersgd:2")
     optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.05)
     for x in batches(rank, 5):
         optimizer.zero_grad()
@@ -171,7 +171,7 @@ def test_two_models_in_one_backward(launch: Any) -> None:
 
 def unused_branch(rank: int, world: int) -> dict[str, Any]:
     model, handle = attach(build(Branches), LOSSY, find_unused_parameters=True)
-    memory = handle.communicator.memory
+    memory = handle.session.communicator_of("main.weight").memory
     x = batches(rank, 1)[0]
     model(x).square().mean().backward()
     before = {n: s["e"].clone() for n, s in memory.state.items()}
@@ -216,7 +216,7 @@ def scaled(rank: int, world: int) -> dict[str, Any]:
         scaler.step(optimizer)
         scaler.update()
         scales.append(scaler.get_scale())
-    state = handle.communicator.memory.state
+    state = handle.session.communicator_of("0.weight").memory.state
     return {
         "scales": scales,
         "error": (flat(model) - flat(reference)).abs().max().item(),
@@ -236,10 +236,7 @@ def test_grad_scaler_change_and_skipped_step(launch: Any) -> None:
 
 
 def sparse(rank: int, world: int) -> str:
-    model = DDP(nn.Embedding(50, 8, sparse=True))
-    from grace_dl.helper import grace_from_params
-
-    grace_from_params(LOSSY).attach(model)
+    model, _ = attach(nn.Embedding(50, 8, sparse=True), LOSSY)
     try:
         model(torch.tensor([1, 2])).sum().backward()
     except Exception as error:

@@ -5,38 +5,32 @@ from __future__ import annotations
 import pytest
 import torch
 
-from grace_dl.compressor.bf16 import BF16Compressor
-from grace_dl.compressor.efsignsgd import EFSignSGDCompressor
-from grace_dl.compressor.fp8 import FP8Compressor
-from grace_dl.compressor.fp16 import FP16Compressor
-from grace_dl.compressor.int4 import Int4Compressor
-from grace_dl.compressor.int8 import Int8Compressor
-from grace_dl.compressor.natural import NaturalCompressor
-from grace_dl.compressor.onebit import OneBitCompressor
-from grace_dl.compressor.qsgd import QSGDCompressor
-from grace_dl.compressor.signsgd import SignSGDCompressor
-from grace_dl.compressor.signum import SignumCompressor
-from grace_dl.compressor.terngrad import TernGradCompressor
-from grace_dl.compressor.twosided import TwoSidedCodec
-from grace_dl.compressor.u8bit import U8bitCompressor
-from grace_dl.kernels import backend
+from grace_dl.kernels import Source, backend
+from grace_dl.kernels.reference.randomness import draws
 from grace_dl.key import Key
+from grace_dl.methods.bf16 import BF16Compressor
+from grace_dl.methods.efsignsgd import EFSignSGDCompressor
+from grace_dl.methods.fp8 import FP8Compressor
+from grace_dl.methods.fp16 import FP16Compressor
+from grace_dl.methods.int4 import Int4Compressor
+from grace_dl.methods.int8 import Int8Compressor
+from grace_dl.methods.natural import NaturalCompressor
+from grace_dl.methods.onebit import OneBitCompressor
+from grace_dl.methods.qsgd import QSGDCompressor
+from grace_dl.methods.signsgd import SignSGDCompressor
+from grace_dl.methods.signum import SignumCompressor
+from grace_dl.methods.terngrad import TernGradCompressor
+from grace_dl.methods.u8bit import U8bitCompressor
 
 native = pytest.importorskip("grace_dl._native", reason="the compiled kernels are not installed")
 K, R = backend("native", "cpu"), backend("reference", "cpu")
 
 
-def shared_by_three(kind):
-    compressor = kind()
-    compressor.workers = 3
-    return compressor
-
-
 METHODS = {
     "fp16": FP16Compressor(),
-    "fp16 of three": shared_by_three(FP16Compressor),
+    "fp16 of three": FP16Compressor(),
     "bf16": BF16Compressor(),
-    "bf16 of three": shared_by_three(BF16Compressor),
+    "bf16 of three": BF16Compressor(),
     "fp8": FP8Compressor(),
     "int8": Int8Compressor(),
     "int4": Int4Compressor(),
@@ -61,23 +55,19 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 
-def encode(kernel, compressor, x, g, beta, gamma, ef):
+KEY = Key("layer.weight", seed=7, step=3, workers=3)
+
+
+def encode(kernel, compressor, x, g, beta, gamma, ef, key):
     out = compressor.allocate(x.numel(), x.dtype)
     for part in out:
         part.view(torch.uint8).fill_(255)
-    key = Key("layer.weight", seed=7, step=3)
-    if isinstance(compressor, (SignSGDCompressor, SignumCompressor)):
-        kernel.sign_encode(x, g, beta, gamma, ef, key.word(), *out)
-    elif isinstance(compressor, TwoSidedCodec):
-        owed = torch.tensor([-0.3, 0.7], dtype=x.dtype) if ef else None
-        compressor._sides(kernel, x, g, beta, gamma, owed, out)
-        return out if owed is None else [*out, owed]
-    else:
-        compressor._fused(kernel, x, g, beta, gamma, ef, key, out)
-    return out
+    owed = torch.tensor([-0.3, 0.7], dtype=x.dtype)
+    source = Source(x, g, beta, gamma, compressor.leaves if ef else "input", owed)
+    return [*compressor._run(kernel, source, key, out), owed]
 
 
-def compare(compressor, monkeypatch, x, g, beta=1.0, gamma=1.0, ef=True, misaligned=False):
+def compare(name, monkeypatch, x, g, beta=1.0, gamma=1.0, ef=True, misaligned=False):
     def own(tensor):
         if tensor is None:
             return None
@@ -85,9 +75,10 @@ def compare(compressor, monkeypatch, x, g, beta=1.0, gamma=1.0, ef=True, misalig
         view = room[1:] if misaligned else room[:-1]
         return view.copy_(tensor)
 
+    compressor, key = METHODS[name], KEY._replace(summed=name.endswith("of three"))
     mine, theirs, gradient = own(x), x.clone(), own(g)
-    payload = encode(K, compressor, mine, gradient, beta, gamma, ef)
-    wanted = encode(R, compressor, theirs, g, beta, gamma, ef)
+    payload = encode(K, compressor, mine, gradient, beta, gamma, ef, key)
+    wanted = encode(R, compressor, theirs, g, beta, gamma, ef, key)
     for one, other in zip(payload, wanted, strict=True):
         assert torch.equal(bits(one), bits(other))
     assert torch.equal(bits(mine), bits(theirs))
@@ -131,11 +122,11 @@ def test_sizes_alignment_and_sources(name, dtype, isa, monkeypatch):
     try:
         for n in (1, 2, 7, 8, 9, 31, 127, 256, 257, 1023, 1279, 1281, 3333):
             x, g = tensor("normal", n, dtype), tensor("normal", n, dtype, 1)
-            compare(METHODS[name], monkeypatch, x, None, ef=False, misaligned=bool(n % 2))
-            compare(METHODS[name], monkeypatch, x, None, misaligned=not n % 2)
-            compare(METHODS[name], monkeypatch, x, g, misaligned=bool(n % 2))
-            compare(METHODS[name], monkeypatch, x, g, beta=0.9, gamma=0.3, ef=False)
-            compare(METHODS[name], monkeypatch, x, g, beta=0.9, gamma=0.3, misaligned=True)
+            compare(name, monkeypatch, x, None, ef=False, misaligned=bool(n % 2))
+            compare(name, monkeypatch, x, None, misaligned=not n % 2)
+            compare(name, monkeypatch, x, g, misaligned=bool(n % 2))
+            compare(name, monkeypatch, x, g, beta=0.9, gamma=0.3, ef=False)
+            compare(name, monkeypatch, x, g, beta=0.9, gamma=0.3, misaligned=True)
     finally:
         native.set_isa("")
 
@@ -150,8 +141,8 @@ def test_extreme_values(name, dtype, isa, kind, monkeypatch):
     try:
         for n in (1, 300, 2571):
             x = tensor(kind, n, dtype)
-            compare(METHODS[name], monkeypatch, x, None)
-            compare(METHODS[name], monkeypatch, torch.zeros_like(x), x)
+            compare(name, monkeypatch, x, None)
+            compare(name, monkeypatch, torch.zeros_like(x), x)
     finally:
         native.set_isa("")
 
@@ -164,7 +155,7 @@ def test_threads(name, threads, monkeypatch):
     try:
         n = 200_003
         compare(
-            METHODS[name],
+            name,
             monkeypatch,
             tensor("normal", n, torch.float32),
             tensor("sparse", n, torch.float32, 1),
@@ -250,7 +241,7 @@ def test_copies_and_averages(dtype, n, offset):
 
 def test_draws_cross_the_32_bit_boundary():
     """Index arithmetic of the two backends agrees where indices no longer fit 32 bits."""
-    known = R.draws(0x0123_4567_89AB_CDEF, torch.tensor([0, 2**32 - 1, 2**32, 2**40 + 5])).tolist()
+    known = draws(0x0123_4567_89AB_CDEF, torch.tensor([0, 2**32 - 1, 2**32, 2**40 + 5])).tolist()
     assert known == [scalar_draw(0x0123_4567_89AB_CDEF, i) for i in (0, 2**32 - 1, 2**32, 2**40 + 5)]
 
 
@@ -273,14 +264,16 @@ def test_wrong_tensors_are_refused():
 
     x, code, scale = torch.randn(512), torch.empty(512, dtype=torch.uint8), torch.empty(2)
     with pytest.raises(PayloadError):
-        K.fp8_encode(x, None, 1.0, 1.0, False, 256, code[:-1], scale)
+        K.fp8_encode(Source(x), 256, code[:-1], scale)
     with pytest.raises(PayloadError):
-        K.fp8_encode(x, None, 1.0, 1.0, False, 256, code, scale.double())
+        K.fp8_encode(Source(x), 256, code, scale.double())
     with pytest.raises(PayloadError):
-        K.fp8_encode(x, None, 1.0, 1.0, False, 256, torch.empty(1024, dtype=torch.uint8)[::2], scale)
+        K.fp8_encode(Source(x), 256, torch.empty(1024, dtype=torch.uint8)[::2], scale)
     with pytest.raises(UnsupportedError):
-        K.fp8_encode(x, torch.randn(511), 1.0, 1.0, False, 256, code, scale)
+        K.fp8_encode(Source(x, torch.randn(511)), 256, code, scale)
     with pytest.raises(UnsupportedError):
-        K.fp8_encode(torch.randn(1024)[::2], None, 1.0, 1.0, False, 256, code, scale)
+        K.fp8_encode(Source(torch.randn(1024)[::2]), 256, code, scale)
     with pytest.raises(UnsupportedError):
-        K.fp8_encode(x, x.double(), 1.0, 1.0, True, 256, code, scale)
+        K.fp8_encode(Source(x, x.double(), leave="residual"), 256, code, scale)
+    with pytest.raises(UnsupportedError, match="compensated"):
+        K.fp8_encode(Source(x, leave="compensated"), 256, code, scale)

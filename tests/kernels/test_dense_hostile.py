@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace_dl.compressor.qsgd import QSGDCompressor
+from grace_dl.catalog import info as method
 from grace_dl.errors import PayloadError
 from grace_dl.key import Key
-from grace_dl.registry import method
+from grace_dl.methods.qsgd import QSGDCompressor
 
 NAMES = [
     "fp16",

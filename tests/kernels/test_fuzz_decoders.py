@@ -7,11 +7,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from grace_dl.catalog import info as method
 from grace_dl.compressor.base import Context
 from grace_dl.errors import PayloadError
 from grace_dl.kernels import backend
+from grace_dl.kernels.wire import index_bytes
 from grace_dl.key import Key
-from grace_dl.registry import method
 
 NAMES = ["topk", "randomk", "threshold", "dgc", "adaq", "eden", "sketch", "inceptionn"]
 BACKENDS = ["reference"]
@@ -30,9 +31,9 @@ fuzzed = settings(
 )
 sizes = st.sampled_from([1, 5, 64, 300, 1111])
 VARIANTS = {
-    "dgc": {"compress_ratio": 0.05},
-    "topk": {"compress_ratio": 0.05},
-    "adaq": {"compress_ratio": 0.05},
+    "dgc": {"ratio": 0.05},
+    "topk": {"ratio": 0.05},
+    "adaq": {"ratio": 0.05},
 }
 
 
@@ -138,7 +139,7 @@ def test_random_bytes_as_indices(which):
         k = max(1, int(share * d))
         count = int(counted * k)
         generator = torch.Generator().manual_seed(seed)
-        index = torch.randint(0, 256, (kernel.index_bytes(d, k),), generator=generator, dtype=torch.uint8)
+        index = torch.randint(0, 256, (index_bytes(d, k),), generator=generator, dtype=torch.uint8)
         for _ in range(sparse):  # fewer set bits come nearer to what an encoder makes
             index &= torch.randint(0, 256, index.shape, generator=generator, dtype=torch.uint8)
         try:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from grace_dl.compressor.adaq import AdaqCompressor
-from grace_dl.compressor.dgc import DgcCompressor
-from grace_dl.compressor.eden import EdenCompressor
-from grace_dl.compressor.inceptionn import INCEPTIONNCompressor
-from grace_dl.compressor.randomk import RandomKCompressor
-from grace_dl.compressor.sketch import SketchCompressor
-from grace_dl.compressor.threshold import ThresholdCompressor
-from grace_dl.compressor.topk import TopKCompressor
 from grace_dl.errors import PayloadError
-from grace_dl.kernels import backend
+from grace_dl.kernels import Correction, Source, backend
+from grace_dl.kernels.wire import index_bytes
 from grace_dl.key import Key
+from grace_dl.methods.adaq import AdaqCompressor
+from grace_dl.methods.dgc import DgcCompressor
+from grace_dl.methods.eden import EdenCompressor
+from grace_dl.methods.inceptionn import INCEPTIONNCompressor
+from grace_dl.methods.randomk import RandomKCompressor
+from grace_dl.methods.sketch import SketchCompressor
+from grace_dl.methods.threshold import ThresholdCompressor
+from grace_dl.methods.topk import TopKCompressor
 
 native = pytest.importorskip("grace_dl._native", reason="the compiled kernels are not installed")
 K, R = backend("native", "cpu"), backend("reference", "cpu")
@@ -77,7 +78,7 @@ def compare(compressor, monkeypatch, x, g=None, beta=1.0, gamma=1.0, ef=True, of
         monkeypatch.setattr("grace_dl.kernels.forced", backend_name)
         mine, gradient = own(x, offset), None if g is None else own(g, offset)
         if ef:
-            payload, ctx = compressor.encode_residual_(mine, gradient, key, beta=beta, gamma=gamma)
+            payload, ctx = compressor.encode_from(Source(mine, gradient, beta, gamma, leave="residual"), key)
         else:
             out = compressor.spec(x.numel(), x.dtype) and compressor.allocate(x.numel(), x.dtype)
             for part in out or ():
@@ -181,8 +182,8 @@ def test_momentum_correction(dtype, nesterov):
         for scale in (1.0, 0.37):
             m, v, g = (values(n, dtype, seed) for seed in (1, 2, 3))
             other_m, other_v = m.clone(), v.clone()
-            K.dgc_correct_(m, v, g, 0.9, nesterov, scale)
-            R.dgc_correct_(other_m, other_v, g, 0.9, nesterov, scale)
+            K.dgc_correct_(Correction(m, v, g, scale), 0.9, nesterov)
+            R.dgc_correct_(Correction(other_m, other_v, g, scale), 0.9, nesterov)
             assert torch.equal(m, other_m)
             assert torch.equal(v, other_v)
 
@@ -206,7 +207,8 @@ def compare_dgc(compressor, m, v, g, nesterov=False, scale=1.0, masking=True):
         for part in payload:
             part.view(torch.uint8).fill_(255)
         sampling = compressor._sampling(v.numel(), k, Key("w", step=5))
-        assert list(kernels.dgc_step_([a], [b], [g], 0.9, nesterov, [scale], [sampling], [payload])) == [True]
+        states = [Correction(a, b, g, scale)]
+        assert list(kernels.dgc_step_(states, 0.9, nesterov, [sampling], [payload])) == [True]
         corrected = b.clone()
         count = int(payload[2])
         kernels.dgc_commit_([b], [a] if masking else None, [(payload[0], payload[1], count)])
@@ -254,7 +256,7 @@ def test_a_dgc_step_that_is_not_finite_leaves_the_state(dtype, threads, nesterov
             g[place] = bad
             sampling = compressor._sampling(n, k, Key("w"))
             payload = compressor.allocate(n, dtype)
-            steps = kernels.dgc_step_([a], [b], [g], 0.9, nesterov, [1.0], [sampling], [payload])
+            steps = kernels.dgc_step_([Correction(a, b, g)], 0.9, nesterov, [sampling], [payload])
             assert list(steps) == [False]
             assert torch.allclose(a, m, atol=1e-6)
             assert torch.allclose(b, v, atol=1e-6)
@@ -275,7 +277,7 @@ def test_indices_of_every_density():
                 continue
             for count in {k, k - 1, k // 2, 0}:
                 chosen = torch.randperm(d, generator=generator)[:count].sort().values
-                mine = torch.full((K.index_bytes(d, k),), 255, dtype=torch.uint8)
+                mine = torch.full((index_bytes(d, k),), 255, dtype=torch.uint8)
                 theirs = mine.clone()
                 K.encode_indices(chosen, d, k, mine)
                 R.encode_indices(chosen, d, k, theirs)

@@ -9,21 +9,20 @@ from typing import Any
 import torch
 
 import grace_dl.kernels
-from grace_dl.compressor.efsignsgd import EFSignSGDCompressor
-from grace_dl.compressor.int4 import Int4Compressor
-from grace_dl.compressor.int8 import Int8Compressor
-from grace_dl.compressor.onebit import OneBitCompressor
-from grace_dl.compressor.qsgd import QSGDCompressor
-from grace_dl.compressor.randomk import RandomKCompressor
-from grace_dl.compressor.signsgd import SignSGDCompressor
-from grace_dl.compressor.signum import SignumCompressor
-from grace_dl.compressor.threshold import ThresholdCompressor
-from grace_dl.compressor.topk import TopKCompressor
-from grace_dl.compressor.twosided import TwoSidedCodec
 from grace_dl.errors import ConfigError, PayloadError, UnsupportedError
-from grace_dl.kernels import backend
-from grace_dl.kernels.reference.indices import index_bytes
+from grace_dl.kernels import Source, backend
+from grace_dl.kernels.wire import index_bytes
 from grace_dl.key import Key
+from grace_dl.methods.efsignsgd import EFSignSGDCompressor
+from grace_dl.methods.int4 import Int4Compressor
+from grace_dl.methods.int8 import Int8Compressor
+from grace_dl.methods.onebit import OneBitCompressor
+from grace_dl.methods.qsgd import QSGDCompressor
+from grace_dl.methods.randomk import RandomKCompressor
+from grace_dl.methods.signsgd import SignSGDCompressor
+from grace_dl.methods.signum import SignumCompressor
+from grace_dl.methods.threshold import ThresholdCompressor
+from grace_dl.methods.topk import TopKCompressor
 
 METHODS = {
     "signsgd": SignSGDCompressor(),
@@ -93,17 +92,10 @@ def outcome(
     n, key = x.numel(), Key("layer.weight", seed=7, step=3)
     mine = torch.empty(n + offset, dtype=x.dtype)[offset:].copy_(x)
     gradient = None if g is None else torch.empty(n + offset, dtype=x.dtype)[offset:].copy_(g)
-    if isinstance(compressor, (SignSGDCompressor, SignumCompressor)):
-        payload = compressor.allocate(n, x.dtype)
-        backend(kernels, "cpu").sign_encode(mine, gradient, beta, gamma, ef, key.word(), *payload)
-    elif ef and g is not None and isinstance(compressor, TwoSidedCodec):
-        owed = torch.tensor([-0.3, 0.7], dtype=x.dtype)
-        payload, _ = compressor.encode_owing_(mine, owed, gradient, key, beta=beta, gamma=gamma)
-        mine = torch.cat([mine, owed])
-    elif ef:
-        payload, _ = compressor.encode_residual_(mine, gradient, key, beta=beta, gamma=gamma)
-    else:
-        payload, _ = compressor.encode(mine, key)
+    owed = torch.tensor([-0.3, 0.7], dtype=x.dtype)
+    leave = compressor.leaves if ef else "input"
+    payload, _ = compressor.encode_from(Source(mine, gradient, beta, gamma, leave, owed), key)
+    mine = torch.cat([mine, owed])
     assert g is None or torch.equal(bits(gradient), bits(g))
     added = torch.empty(n + offset, dtype=x.dtype)[offset:].copy_(torch.linspace(-1, 1, n, dtype=x.dtype))
     ctx = compressor.encode(x[:0], key)[1]
@@ -203,18 +195,22 @@ def broken() -> None:
     refuses(PayloadError, K.sparse_add, out, values, index)
     refuses(PayloadError, K.sparse_add, out, values, index * 0)
     refuses(PayloadError, K.sparse_add, out, values, index[:-1])
-    refuses(UnsupportedError, K.sign_encode, out, out[1:].clone(), 1.0, 1.0, False, 0, signs, one)
-    refuses(UnsupportedError, K.sign_encode, out, out.double(), 1.0, 1.0, False, 0, signs, one)
-    refuses(UnsupportedError, K.sign_encode, torch.randn(2 * n)[::2], None, 1.0, 1.0, False, 0, signs, one)
+
+    def sign_encode(x: torch.Tensor, g: torch.Tensor | None, *payload: torch.Tensor) -> None:
+        K.sign_encode(Source(x, g), 0, *payload)
+
+    refuses(UnsupportedError, sign_encode, out, out[1:].clone(), signs, one)
+    refuses(UnsupportedError, sign_encode, out, out.double(), signs, one)
+    refuses(UnsupportedError, sign_encode, torch.randn(2 * n)[::2], None, signs, one)
 
 
 def empty() -> None:
     K = backend("triton", "cpu")
     x, none = torch.empty(0), torch.empty(0, dtype=torch.uint8)
     flag = torch.ones(1, dtype=torch.uint8)
-    K.sign_encode(x, None, 1.0, 1.0, False, 0, none, flag)
+    K.sign_encode(Source(x), 0, none, flag)
     assert not flag.item()
-    K.block_encode(x, None, 1.0, 1.0, True, 256, 127, 8, "max", 0, none, x)
+    K.block_encode(Source(x, leave="residual"), 256, 127, 8, "max", 0, none, x)
     K.block_add(x, none, x, 256, 127, 8)
 
 
@@ -271,28 +267,29 @@ def compiled(dtype: torch.dtype, n: int) -> None:
         module.run = run
     sparse.encode_indices = lambda *_: None
     x, g, k = torch.randn(n, dtype=dtype), torch.randn(n, dtype=dtype), max(1, n // 100)
-    source = (x, g, 0.9, 0.3)
+    source = Source(x, g, 0.9, 0.3, "residual")
     packed, one = torch.zeros((n + 7) // 8, dtype=torch.uint8), torch.ones(1, dtype=torch.uint8)
-    basic.axpby_(*source)
+    basic.axpby_(x, g, 0.9, 0.3)
     randomness.uniforms(WORD, n, x)
-    signs.sign_encode(*source, True, WORD, packed, one.clone())
+    signs.sign_encode(source._replace(leave="compensated"), WORD, packed, one.clone())
     signs.sign_add(x, packed, one)
     signs.sign_vote(x, [packed, packed], WORD)
     for encode, add, count in (
         (signs.scaled_sign_encode, signs.scaled_sign_add, 1),
         (signs.onebit_encode, signs.onebit_add, 2),
     ):
-        encode(*source, torch.zeros(2, dtype=dtype), packed, torch.zeros(count, dtype=dtype))
+        deferred = source._replace(leave="deferred", owed=torch.zeros(2, dtype=dtype))
+        encode(deferred, packed, torch.zeros(count, dtype=dtype))
         add(x, packed, torch.zeros(count, dtype=dtype))
     for block, levels, norm in ((256, 7, "max"), (128, 127, "l2"), (33, 1000, "max")):
         width = (2 * levels).bit_length()
         codes = torch.zeros((n * width + 7) // 8, dtype=torch.uint8)
         scales = torch.zeros(-(-n // block), dtype=dtype)
-        blocks.block_encode(*source, True, block, levels, width, norm, WORD, codes, scales)
+        blocks.block_encode(source, block, levels, width, norm, WORD, codes, scales)
         blocks.block_add(x, codes, scales, block, levels, width)
     values, index = torch.zeros(k, dtype=dtype), torch.zeros(index_bytes(n, k), dtype=torch.uint8)
-    sparse.topk_encode(*source, True, k, values, index)
-    sparse.randomk_encode(*source, True, WORD, True, values)
+    sparse.topk_encode(source, k, values, index)
+    sparse.randomk_encode(source, WORD, True, values)
     sparse.randomk_add(x, values, WORD, 0.3)
 
     assert len(texts) > 18

@@ -7,15 +7,16 @@ import math
 import pytest
 import torch
 
-from grace_dl.compressor.fp16 import FP16Compressor
-from grace_dl.compressor.natural import NaturalCompressor
-from grace_dl.compressor.onebit import OneBitCompressor
-from grace_dl.compressor.qsgd import QSGDCompressor
-from grace_dl.compressor.terngrad import TernGradCompressor
-from grace_dl.compressor.u8bit import U8bitCompressor
+from grace_dl.catalog import info as method
 from grace_dl.errors import ConfigError
+from grace_dl.kernels import Source
 from grace_dl.key import Key
-from grace_dl.registry import method
+from grace_dl.methods.fp16 import FP16Compressor
+from grace_dl.methods.natural import NaturalCompressor
+from grace_dl.methods.onebit import OneBitCompressor
+from grace_dl.methods.qsgd import QSGDCompressor
+from grace_dl.methods.terngrad import TernGradCompressor
+from grace_dl.methods.u8bit import U8bitCompressor
 
 FED_BACK = [
     "fp16",
@@ -64,7 +65,7 @@ class TestEveryMethod:
         compressor = method(name).cls()
         e, g = sample(3001, dtype), sample(3001, dtype, 1)
         wanted = 0.9 * e + 1.1 * g
-        payload, ctx = compressor.encode_residual_(e, g, Key("w"), beta=0.9, gamma=1.1)
+        payload, ctx = compressor.encode_from(Source(e, g, 0.9, 1.1, leave="residual"), Key("w"))
         assert torch.allclose(
             decode(compressor, payload, ctx) + e, wanted, rtol=0, atol=torch.finfo(dtype).eps * 16
         )
@@ -77,7 +78,7 @@ class TestEveryMethod:
         parts = x.clone()
         compressor.residual_(parts, payload, ctx)
         fused = x.clone()
-        same, _ = compressor.encode_residual_(fused, None, Key("w"))
+        same, _ = compressor.encode_from(Source(fused, leave="residual"), Key("w"))
         assert all(torch.equal(one, other) for one, other in zip(payload, same, strict=True))
         assert torch.allclose(parts, fused, rtol=0, atol=1e-6)
 
@@ -171,7 +172,7 @@ def test_natural_is_unbiased_below_its_smallest_power():
 
 
 def test_u8bit_tree():
-    from grace_dl.kernels.reference import tree_magnitudes
+    from grace_dl.kernels.wire import tree_magnitudes
 
     values = tree_magnitudes()
     assert len(values) == 128
@@ -192,16 +193,15 @@ def test_onebit_decodes_to_the_means():
 
 def test_fp16_shares_do_not_overflow():
     x = torch.tensor([65504.0, -70000.0, 1e30, 1.0, 1e-9])
-    compressor = FP16Compressor()
-    compressor.workers = 3
-    payload, ctx = compressor.encode(x, Key("w"))
+    compressor, key = FP16Compressor(), Key("w", workers=3, summed=True)
+    payload, ctx = compressor.encode(x, key)
     total = payload[0] + payload[0] + payload[0]
     assert torch.isfinite(total).all()
     out = torch.empty(5)
     compressor.combine_(out, [[total]], ctx)
     assert torch.allclose(out, x.clamp(-65504, 65504), rtol=2e-3, atol=1e-6)
     e = torch.zeros(5)
-    payload, _ = compressor.encode_residual_(e, x, Key("w"))
+    payload, _ = compressor.encode_from(Source(e, x, leave="residual"), key)
     assert torch.equal(e + payload[0].float() * 3, x)
 
 

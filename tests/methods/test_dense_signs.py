@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from grace_dl.compressor.efsignsgd import EFSignSGDCompressor
-from grace_dl.compressor.int8 import Int8Compressor
-from grace_dl.compressor.onebit import OneBitCompressor
-from grace_dl.compressor.signsgd import SignSGDCompressor
-from grace_dl.compressor.signum import SignumCompressor
 from grace_dl.errors import ConfigError, PayloadError
 from grace_dl.key import Key
 from grace_dl.memory.efsignsgd import EFSignSGDMemory
 from grace_dl.memory.residual import ResidualMemory
 from grace_dl.memory.signum import SignumMemory
+from grace_dl.methods.efsignsgd import EFSignSGDCompressor
+from grace_dl.methods.int8 import Int8Compressor
+from grace_dl.methods.onebit import OneBitCompressor
+from grace_dl.methods.signsgd import SignSGDCompressor
+from grace_dl.methods.signum import SignumCompressor
 
 
 @pytest.fixture(autouse=True, params=["native", "reference"])

@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 
-from grace_dl.compressor.acpsgd import ACPSGDCompressor
 from grace_dl.compressor.lowrank import starting_factor
-from grace_dl.compressor.powersgd import PowerSGDCompressor
 from grace_dl.errors import StateError, UnsupportedError
 from grace_dl.key import Key
 from grace_dl.memory.acpsgd import ACPSGDMemory
 from grace_dl.memory.powersgd import PowerSGDMemory
+from grace_dl.methods.acpsgd import ACPSGDCompressor
+from grace_dl.methods.powersgd import PowerSGDCompressor
 
 PAIRS = [(PowerSGDCompressor, PowerSGDMemory), (ACPSGDCompressor, ACPSGDMemory)]
 both = pytest.mark.parametrize("method, memory", PAIRS, ids=["powersgd", "acpsgd"])

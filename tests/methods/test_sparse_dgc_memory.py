@@ -8,13 +8,13 @@ import signal
 import pytest
 import torch
 
-from grace_dl.communicator.ledger import Ledger
-from grace_dl.compressor.dgc import DgcCompressor
-from grace_dl.compressor.topk import TopKCompressor
+from grace_dl.communicator.transaction import BucketTransaction
 from grace_dl.errors import ConfigError
 from grace_dl.key import Key
 from grace_dl.memory.base import NotFinite
 from grace_dl.memory.dgc import DgcMemory
+from grace_dl.methods.dgc import DgcCompressor
+from grace_dl.methods.topk import TopKCompressor
 
 
 def normal(shape, seed):
@@ -73,10 +73,9 @@ def test_abort_takes_a_step_back(momentum, nesterov, clipping):
 
 def test_clipping_by_norm_shrinks_with_workers_and_leaves_the_gradient():
     memory = DgcMemory(momentum=0.0, gradient_clipping=1.0)
-    memory.workers = 4
     g = normal((10, 10), 0)
     kept = g.clone()
-    memory.begin(g, Key("w"), DgcCompressor(0.1))
+    memory.begin(g, Key("w", workers=4), DgcCompressor(0.1))
     assert torch.equal(g, kept)
     assert float(memory.state["w"]["v"].norm()) == pytest.approx(1 / math.sqrt(4))
 
@@ -259,18 +258,18 @@ def test_an_interrupt_in_the_midst_of_a_pass_leaves_the_state():
 def test_an_interrupt_while_a_bucket_is_entered_leaves_the_state(monkeypatch):
     memory, compressor, grads = warm()
     before = memory.state_dict()
-    ledger = Ledger()
-    enter = ledger._enter
+    transaction = BucketTransaction()
+    enter = transaction._enter
 
     def up_to_the_second(place, *arguments):
         if place == 1:
             raise KeyboardInterrupt
         return enter(place, *arguments)
 
-    monkeypatch.setattr(ledger, "_enter", up_to_the_second)
+    monkeypatch.setattr(transaction, "_enter", up_to_the_second)
     with pytest.raises(KeyboardInterrupt):
-        ledger.begin_all([0, 1, 2], memory, compressor, grads, [True] * 3)
-    ledger.abort()
+        transaction.begin_all([0, 1, 2], memory, compressor, grads, [True] * 3)
+    transaction.abort()
     assert_state(memory, before)
 
 

@@ -7,16 +7,18 @@ import math
 import pytest
 import torch
 
-from grace_dl.compressor.adaq import AdaqCompressor
-from grace_dl.compressor.dgc import DgcCompressor
-from grace_dl.compressor.eden import EdenCompressor
-from grace_dl.compressor.inceptionn import INCEPTIONNCompressor
-from grace_dl.compressor.randomk import RandomKCompressor
-from grace_dl.compressor.sketch import SketchCompressor
-from grace_dl.compressor.threshold import ThresholdCompressor
-from grace_dl.compressor.topk import TopKCompressor
+import grace_dl as grace
 from grace_dl.errors import ConfigError
+from grace_dl.kernels import Source
 from grace_dl.key import Key
+from grace_dl.methods.adaq import AdaqCompressor
+from grace_dl.methods.dgc import DgcCompressor, warmup_ratios
+from grace_dl.methods.eden import EdenCompressor
+from grace_dl.methods.inceptionn import INCEPTIONNCompressor
+from grace_dl.methods.randomk import RandomKCompressor
+from grace_dl.methods.sketch import SketchCompressor
+from grace_dl.methods.threshold import ThresholdCompressor
+from grace_dl.methods.topk import TopKCompressor
 
 
 @pytest.fixture(autouse=True, params=["reference", "native"])
@@ -67,7 +69,7 @@ def test_narrow_values_saturate_and_leave_their_rounding_in_the_residual(kind):
     x = torch.tensor([3.4e38, -3.4e38, 0.1, 0.0, 0.0, 0.0])
     compressor = TopKCompressor(0.5, kind)
     e = torch.zeros_like(x)
-    payload, ctx = compressor.encode_residual_(e, x, Key("w"))
+    payload, ctx = compressor.encode_from(Source(e, x, leave="residual"), Key("w"))
     out = compressor.decompress(payload, ctx)
     assert payload[0].element_size() == 2
     assert out.isfinite().all() and out[2] != x[2]
@@ -119,7 +121,7 @@ def test_randomk_is_unbiased_when_scaled():
 def test_randomk_sends_plain_values_under_error_feedback():
     x, e = normal(1000), torch.zeros(1000)
     compressor = RandomKCompressor(0.1)
-    payload, ctx = compressor.encode_residual_(e, x, Key("w"))
+    payload, ctx = compressor.encode_from(Source(e, x, leave="residual"), Key("w"))
     out = torch.zeros(1000)
     compressor.accumulate_(out, payload, ctx)
     assert torch.equal(out + e, x)
@@ -147,27 +149,14 @@ def test_dgc_counts_stay_within_bounds():
 
 
 def test_dgc_warm_up():
-    geometric = DgcCompressor(0.001, warmup_epochs=4)
-    ratios = [geometric.warmup_compress_ratio(epoch) for epoch in range(6)]
-    assert ratios[0] == 0.25 and ratios[4] == ratios[5] == 0.001
-    assert sorted(set(ratios), reverse=True) == ratios[:5]
-    number = DgcCompressor(0.001, warmup_epochs=3, warmup_coeff=0.1)
-    assert [number.warmup_compress_ratio(e) for e in range(4)] == pytest.approx([0.1, 0.01, 0.001, 0.001])
-    by_step = DgcCompressor(0.001, warmup_epochs=2, warmup_coeff=[0.5, 0.1], warmup_steps=10)
-    for step, ratio in ((0, 0.5), (19, 0.1), (20, 0.001)):
-        by_step.advance(step)
-        assert by_step.takes((4, 4), step) and by_step.ratio == ratio
-    assert not by_step.takes((16,), 20)
-    assert not DgcCompressor(1.0).takes((4, 4), 0)
-
-
-def test_dgc_decodes_what_was_sent_before_the_warm_up_moved_on():
-    compressor = DgcCompressor(0.01, warmup_epochs=1, warmup_coeff=[0.5])
-    payload, ctx = compressor.encode(normal(1000), Key("w"))
-    compressor.warmup_compress_ratio(1)
-    out = torch.zeros(1000)
-    compressor.combine_(out, [payload], ctx)
-    assert int((out != 0).sum()) == int(payload[2])
+    ratios = warmup_ratios(0.001, 4)
+    assert ratios[0] == 0.25 and sorted(set(ratios), reverse=True) == ratios and ratios[-1] > 0.001
+    assert warmup_ratios(0.001, 3, 0.1) == pytest.approx([0.1, 0.01, 0.001])
+    method = grace.dgc(0.001, warmup_stages=2, warmup_coeff=[0.5, 0.1], warmup_steps=10)
+    for step, ratio in ((0, 0.5), (9, 0.5), (10, 0.1), (19, 0.1), (20, 0.001), (1000, 0.001)):
+        assert method.resolve("w", step) == grace.dgc(ratio)
+    assert DgcCompressor(0.5).takes((4, 4)) and not DgcCompressor(0.5).takes((16,))
+    assert not DgcCompressor(1.0).takes((4, 4))
 
 
 def test_adaq_sends_the_mean_of_the_largest_of_each_side():
@@ -243,18 +232,18 @@ def test_inceptionn_sends_two_bits_for_what_it_drops():
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda: TopKCompressor(0.0), "compress_ratio=0.0"),
+        (lambda: TopKCompressor(0.0), "ratio=0.0"),
         (lambda: TopKCompressor(1.5), r"\(0, 1\]"),
         (lambda: TopKCompressor(0.1, "int8"), "value_dtype"),
-        (lambda: RandomKCompressor(-1), "compress_ratio"),
-        (lambda: AdaqCompressor("x"), "compress_ratio"),
+        (lambda: RandomKCompressor(-1), "ratio"),
+        (lambda: AdaqCompressor("x"), "ratio"),
         (lambda: ThresholdCompressor(-0.1), "threshold=-0.1"),
         (lambda: ThresholdCompressor(math.nan), "threshold"),
         (lambda: DgcCompressor(0.1, sample_ratio=0), "sample_ratio"),
         (lambda: DgcCompressor(0.1, compress_lower_bound=1.2), "compress_lower_bound"),
         (lambda: DgcCompressor(0.1, max_adaptation_iters=-1), "max_adaptation_iters"),
-        (lambda: DgcCompressor(0.1, warmup_epochs=3, warmup_coeff=[0.5]), "warmup_coeff"),
-        (lambda: DgcCompressor(0.1, warmup_epochs=3, warmup_coeff=2.0), "warmup_coeff"),
+        (lambda: grace.dgc(0.1, warmup_stages=3, warmup_steps=5, warmup_coeff=[0.5]), "warmup_coeff"),
+        (lambda: grace.dgc(0.1, warmup_stages=3, warmup_steps=5, warmup_coeff=2.0), "warmup_coeff"),
         (lambda: EdenCompressor(5), "bits=5"),
         (lambda: SketchCompressor(63), "quantiles=63"),
         (lambda: INCEPTIONNCompressor(0), "error_bound"),

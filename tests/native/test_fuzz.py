@@ -21,11 +21,13 @@ KERNELS = (
     "cast",
     "eden",
     "inceptionn",
-    "scatter",
+    "natural",
+    "randomk",
     "signs",
     "sketch",
-    "tables",
+    "sparse",
     "ternary",
+    "u8bit",
 )
 DECODERS = 17
 WIDE, CODED, FRESH, LARGE = 1, 2, 4, 0x38

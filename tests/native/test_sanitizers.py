@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-KERNELS = ("select", "dgc", "scatter", "eden")
+KERNELS = ("topk", "dgc", "sparse", "randomk", "eden")
 SANITIZE = [
     "-std=c++17",
     "-O1",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grace_dl.bench.hosts import able
+from grace_dl.bench.virtual_hosts import able
 from grace_dl.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -32,7 +32,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         "--configs.dataset.noise",
         "4.0",
     ]
-    bench("accuracy", "--methods", "bf16", *small)  # beside float32
+    bench("accuracy", "--methods", "bf16", *small)  # beside ddp
     if able() is None:
         bench("link", "--rounds", "3", "--methods", "topk", "--rate", "100mbit,unlimited")
     else:

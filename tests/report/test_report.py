@@ -62,10 +62,10 @@ def test_every_kind_of_result_on_one_page(measured: list[Path], tmp_path: Path, 
         assert path.name in text and header["machine"]["processor"] in text
         assert header["date"].replace("T", " ") in text and header["machine"]["torch"] in text
         for record in header["records"]:
-            assert record["label"] in text
+            assert record["method"] in text
     for caption in (
         *(
-            "Step time over that of a step that sends nothing",
+            "Step time relative to a step without communication",
             "Speed-up over plain DDP",
             "Break-even",
             "Parts of a step",
@@ -90,7 +90,7 @@ def test_the_page_stands_beside_the_first_file(measured: list[Path], tmp_path: P
     assert (tmp_path / "report.html").stat().st_size > 5000
 
 
-def step(label: str, rate: str, bits: float, over: float, **more: Any) -> dict[str, Any]:
+def step(method: str, rate: str, bits: float, over: float, **more: Any) -> dict[str, Any]:
     parts = {
         "forward": 1e-3,
         "backward": 1e-3,
@@ -100,13 +100,12 @@ def step(label: str, rate: str, bits: float, over: float, **more: Any) -> dict[s
         "update": 1e-4,
     }
     return {
-        "id": f"{label}/{rate}",
-        "label": label,
+        "id": f"{method}/{rate}",
+        "method": method,
         "model": "m",
         "workers": 2,
         "rate": rate,
         "bits": bits,
-        "params": None if label.startswith("ddp") else {"compressor": label},
         "parts": parts,
         "leaving_bytes": 1e6,
         "seconds": 2e-3 * over,
@@ -163,10 +162,10 @@ def test_break_even_needs_a_common_rate() -> None:
         ("not json", "grace bench"),
         ("[]", "grace bench"),
         ('{"schema": 7}', "schema 7"),
-        ('{"schema": 1, "records": []}', "has no 'command'"),
+        ('{"schema": 2, "records": []}', "has no 'command'"),
         ({"benchmark": "dance", "records": [{}]}, "known: kernels, step, link"),
         ({"benchmark": "step", "records": []}, "holds no records"),
-        ({"benchmark": "step", "records": [{"id": "a", "label": "b"}]}, "has no params, model"),
+        ({"benchmark": "step", "records": [{"id": "a", "method": "b"}]}, "has no model, workers"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_written(
@@ -174,7 +173,7 @@ def test_bad_input_is_refused_before_anything_is_written(
 ) -> None:
     path = tmp_path / "in.json"
     if isinstance(content, dict):
-        header = {"schema": 1, "command": [], "date": "", "machine": {}, "settings": {}}
+        header = {"schema": 2, "command": [], "date": "", "machine": {}, "settings": {}}
         content = json.dumps({**header, **content})
     if content is not None:
         path.write_text(content)

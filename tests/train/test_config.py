@@ -1,10 +1,11 @@
-"""Config files and the command line: what they set, and what they refuse."""
+"""Config objects, config files and the command line: what they set, and what they reject."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,15 @@ def test_a_tree_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert config_files.load(["configs/mine/a.py"]).seed == 15
 
 
+def test_the_config_file_in_the_guide(root: Path, tmp_path: Path) -> None:
+    (shown,) = re.findall(
+        r"^```py\n(.*?)^```", (root / "docs" / "dgc.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    (tmp_path / "mine.py").write_text(shown)
+    config = TrainConfig.from_files(["configs/cifar/small.py", tmp_path / "mine.py"])
+    assert config.settings.model.width == 64 and config.folder(1).name.endswith("mine.np1")
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -183,7 +193,7 @@ def test_overrides_may_be_groups() -> None:
     """A config of Python objects alone; what the caller gave stays the caller's."""
     model = Config(mlp, shape=[4], num_classes=3)
     model.width = later(lambda: 16)
-    given = {
+    given: dict[str, Any] = {
         "dataset": Config(Synthetic, shape=[4], num_classes=3),
         "model": model,
         "train.optimizer": Config(torch.optim.SGD, lr=0.1),
@@ -222,6 +232,7 @@ def test_a_config_goes_to_other_processes_with_what_its_files_define(tmp_path: P
     ("names", "overrides", "said"),
     [
         (["dgc/wm5"], {}, "configs.dataset is not set"),
+        (["synthetic"], {"device": "tpu"}, "auto, cpu, gpu"),
         (["synthetic"], {"train.metric": "accuracy"}, "measured: loss/test"),
         (["synthetic"], {"train.dgc": True}, "configs/dgc/wm5.py"),
         (["synthetic", "grace"], {"train.compression.compressor": "tpok"}, "topk"),
@@ -256,6 +267,9 @@ def test_the_folder_of_a_run(tmp_path: Path) -> None:
         ("train.optimizer.nesterov", "True", True),
         ("train.metric", "acc/test_top5", "acc/test_top5"),
         ("train.save_path", "12", "12"),
+        ("device", "0,1", "0,1"),
+        ("device", "0", "0"),
+        ("device", "CPU", "CPU"),
         ("train.topk", "[1, 3]", [1, 3]),
         ("train.num_steps", "None", None),
         ("train.compression.warmup_coeff", "[0.5, 0.1, 0.1, 0.1, 0.1]", [0.5, 0.1, 0.1, 0.1, 0.1]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import importlib.util
 import json
 import os
 import sys
@@ -24,7 +25,7 @@ from grace_dl.train.datasets import Characters, Images, Synthetic, _crop_and_fli
 from grace_dl.train.folder import ImageFolder
 from grace_dl.train.models import lstm, small_cnn, transformer
 from grace_dl.train.schedule import CosineAnnealingLR, LearningRate, MultiStepLR, StepLR
-from grace_dl.train.world import World, find, join, leave
+from grace_dl.train.world import World, current, find, join, joined, leave
 
 # Ranks --------------------------------------------------------------------------------------------------
 
@@ -60,10 +61,10 @@ def test_ranks_from_the_launchers_variables(environment: dict[str, str], expecte
     assert find(environment) == expected
 
 
-def test_broken_variables_are_refused() -> None:
+def test_broken_variables_are_rejected() -> None:
     with pytest.raises(ConfigError, match="contradict"):
         find({"RANK": "2", "WORLD_SIZE": "2"})
-    with pytest.raises(ConfigError, match="no whole number"):
+    with pytest.raises(ConfigError, match="not a whole number"):
         find({"PMI_RANK": "x", "PMI_SIZE": "2"})
 
 
@@ -82,6 +83,25 @@ def meet(rank: int, world: int, variables: dict[str, str]) -> list[Any]:
     finally:
         for name in variables:
             os.environ.pop(name, None)
+
+
+def fail_alone(rank: int, world: int, variables: dict[str, str]) -> str:
+    """Rank 1 fails in a run while rank 0 waits for it; returns what rank 0 raises."""
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)
+    os.environ.update({name: text.replace("{rank}", str(rank)) for name, text in variables.items()})
+    try:
+        with joined(current(), "cpu"):
+            if rank == 1:
+                raise ValueError("this rank is wrong")
+            torch.distributed.barrier()
+    except Exception as error:
+        assert not torch.distributed.is_initialized()
+        return type(error).__name__
+    finally:
+        for name in variables:
+            os.environ.pop(name, None)
+    raise AssertionError("no error")
 
 
 class KeyValue(http.server.BaseHTTPRequestHandler):
@@ -104,10 +124,27 @@ class KeyValue(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def test_ranks_of_mpirun_find_each_other(launch: Any) -> None:
+def of_mpirun() -> dict[str, str]:
     names = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE")
-    variables = dict(zip(names, ("{rank}", "2", "2", uuid.uuid4().hex)))
-    assert launch(meet, 2, variables, init=False) == [[0, "mpirun", 3.0], [1, "mpirun", 3.0]]
+    return dict(zip(names, ("{rank}", "2", "2", uuid.uuid4().hex)))
+
+
+def test_ranks_of_mpirun_find_each_other(launch: Any) -> None:
+    assert launch(meet, 2, of_mpirun(), init=False) == [[0, "mpirun", 3.0], [1, "mpirun", 3.0]]
+
+
+def test_a_rank_that_fails_does_not_leave_the_others_waiting(launch: Any) -> None:
+    assert launch(fail_alone, 2, of_mpirun(), init=False, timeout=60) == ["RuntimeError", "ValueError"]
+
+
+def where(rank: int, size: int) -> World:
+    for name in ("RANK", "WORLD_SIZE"):
+        os.environ.pop(name, None)
+    return current()
+
+
+def test_ranks_of_a_process_group_that_runs_already(launch: Any) -> None:
+    assert launch(where, 2) == [World(rank, 2, rank, 2, "torch.distributed") for rank in (0, 1)]
 
 
 def test_ranks_of_horovodrun_find_each_other(launch: Any) -> None:
@@ -288,7 +325,7 @@ def test_tensorboard_gets_the_scalars(tmp_path: Path, monkeypatch: pytest.Monkey
     module = types.ModuleType("torch.utils.tensorboard")
     module.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
-    monkeypatch.setattr(logs.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     log = logs.Log(tmp_path, 7)
     log.write(8, {"loss/train": 0.5}, epoch=1)
     log.close()
@@ -296,7 +333,7 @@ def test_tensorboard_gets_the_scalars(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_tensorboard_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     logs.Log(tmp_path, 0).close()
     with pytest.raises(MissingExtraError, match=r"grace-dl\[train\]"):
         logs.Log(tmp_path, 0, tensorboard=True)

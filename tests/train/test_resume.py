@@ -1,4 +1,4 @@
-"""A run that is killed goes on as if nothing had happened: same batches, residuals, randomness, same result."""
+"""A killed run resumes with the same batches, residuals and random numbers, and ends with the same result."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def mine(tmp_path: Path) -> list[str]:
 
 
 def same(a: Any, b: Any, where: str = "") -> None:
-    """Equal to the last bit, all the way down, but for the time the run took."""
+    """Equal to the last bit at every level, except for the time the run took."""
     if isinstance(a, torch.Tensor):
         assert torch.equal(a, b), where
     elif isinstance(a, dict):
@@ -97,7 +97,7 @@ def die_saving_on_rank_0(rank: int, size: int, config: TrainConfig, step: int) -
 
 
 def test_killed_when_one_of_two_ranks_has_saved(launch: Any, tmp_path: Path, mine: list[str]) -> None:
-    """With as few checkpoints as may be kept, one of them is common to ranks that are one apart."""
+    """With the smallest `keep`, ranks that are one checkpoint apart still have one in common."""
     more = {**NETWORK, "train.keep": 2}
     whole = launch(run, 2, small(tmp_path / "whole", mine, more))
     config = small(tmp_path / "killed", mine, more)
@@ -115,7 +115,7 @@ def spoil(rank: int, size: int, config: TrainConfig, damaged: str, missing: str)
         Path(missing).unlink()
         Path(damaged).write_bytes(Path(damaged).read_bytes()[:500])
     torch.distributed.barrier()
-    with pytest.warns(UserWarning, match="passed over") if rank == 1 else _nothing():
+    with pytest.warns(UserWarning, match="is ignored") if rank == 1 else _nothing():
         return run(rank, size, config)
 
 
@@ -143,7 +143,7 @@ def test_all_ranks_go_back_to_the_newest_step_that_all_have(
     assert timeless(tmp_path / "run") == log
 
 
-def refuse(rank: int, size: int, config: TrainConfig) -> str:
+def rejected(rank: int, size: int, config: TrainConfig) -> str:
     with pytest.raises((ConfigError, StateError)) as error:
         run(rank, size, config)
     return str(error.value)
@@ -154,13 +154,13 @@ def test_a_run_that_cannot_go_on_is_not_overwritten(launch: Any, tmp_path: Path)
     config = small(folder, DGC[:1])
     launch(run, 2, config)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    for reason in launch(refuse, 3, config):
+    for reason in launch(rejected, 3, config):
         assert "run of 2 ranks, this one has 3" in reason and "--suffix" in reason
     missing = [path for path in before if path.name.endswith(".rank1.pt")]
     for path in missing:
         path.unlink()
-    for reason in launch(refuse, 2, config):
-        assert "rank 1: steps none" in reason and "bring the missing files back" in reason
+    for reason in launch(rejected, 2, config):
+        assert "rank 1: steps none" in reason and "restore the missing files" in reason
     left = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert left == {path: content for path, content in before.items() if path not in missing}
 
@@ -170,7 +170,7 @@ def test_one_checkpoint_is_too_few_to_keep(tmp_path: Path) -> None:
         small(tmp_path, DGC[:1], {"train.keep": 1})
 
 
-def test_last_three_and_best_are_kept(tmp_path: Path) -> None:
+def test_last_three_and_best_stay(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, 0, keep=3)
     for step in range(1, 7):
         checkpoints.save(step, {"format": FORMAT, "step": step}, best=step == 2)
@@ -183,7 +183,7 @@ def test_last_three_and_best_are_kept(tmp_path: Path) -> None:
     ]
 
 
-def test_another_run_in_the_same_folder_is_refused() -> None:
+def test_another_run_in_the_same_folder_is_rejected() -> None:
     saved = '{"seed": 1, "train": {"num_epochs": 5, "optimizer": {"lr": 0.1}}}'
     check_config(saved, {"seed": 1, "train": {"num_epochs": 9, "optimizer": {"lr": 0.1}}}, "runs/x")
     with pytest.raises(ConfigError, match=r"train\.optimizer\.lr: 0\.1 then, 0\.2 now.*--suffix"):

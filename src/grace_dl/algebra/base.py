@@ -7,6 +7,7 @@ from typing import Any
 
 from ..communicator.base import Communicator
 from ..communicator.state import State
+from ..compressor.base import Compressor
 from ..errors import ConfigError
 from ..transport import Transport
 
@@ -48,12 +49,15 @@ def check_method(method: Any) -> Method:
     """`method`, if it is one."""
     if isinstance(method, Method):
         return method
-    hint = (
-        f"call it, as in grace.{method.__name__}()"
-        if callable(method) and hasattr(method, "__name__")
-        else ""
-    )
-    raise ConfigError(f"{method!r} is no method; {hint or 'pass one, such as grace.topk(0.01)'}.")
+    if isinstance(method, type):
+        hint = f"pass an object of it, as in grace.custom({method.__name__}())"
+    elif isinstance(method, Compressor):
+        hint = f"wrap it, as in grace.custom({type(method).__name__}(...))"
+    elif callable(method) and hasattr(method, "__name__"):
+        hint = f"call it, as in grace.{method.__name__}()"
+    else:
+        hint = "pass one, such as grace.topk(0.01)"
+    raise ConfigError(f"{method!r} is no method; {hint}.")
 
 
 def at(stages: tuple[tuple[int, Any], ...], step: int) -> Any:

@@ -66,6 +66,10 @@ class Schedule(Method):
         return f"grace.schedule({', '.join(map(repr, self.stages))})"
 
 
+_RESERVED = set("=;()'\"")
+"""What the text form of methods uses itself."""
+
+
 def by_parameter(rules: Mapping[str, Method], *, default: Method) -> ByParameter:
     """Different methods for different parameters.
 
@@ -81,6 +85,12 @@ def by_parameter(rules: Mapping[str, Method], *, default: Method) -> ByParameter
         raise ConfigError(
             f"rules={rules!r} must map patterns of parameter names to methods, as {{'*.bias': none()}}."
         )
+    for pattern in rules:
+        if pattern != pattern.strip() or _RESERVED & set(pattern) or pattern.count("[") != pattern.count("]"):
+            raise ConfigError(
+                f"pattern {pattern!r} cannot be written in the text form of a method: leave out '=', ';', '(', ')', quotes, "
+                "spaces at its ends and unpaired '[' or ']'."
+            )
     return ByParameter(tuple((p, check_method(m)) for p, m in rules.items()), check_method(default))
 
 
@@ -100,7 +110,7 @@ def schedule(*stages: tuple[int, Method]) -> Schedule:
             raise ConfigError(
                 f"stage {stage!r} must be a pair of a step and a method, as in (500, grace.topk(0.01))."
             )
-    steps = [whole("step", step, "the first step of a stage, counted from 0", 0) for step, _ in stages]
+    steps = [whole("step", step, "the first step of a stage, counted from 0", least=0) for step, _ in stages]
     if not steps or steps[0] != 0 or any(a >= b for a, b in itertools.pairwise(steps)):
         raise ConfigError(f"stages begin at steps {steps}; they must begin at 0 and increase.")
     return Schedule(tuple((step, check_method(method)) for step, method in stages))

@@ -39,6 +39,10 @@ class Custom(Single):
                 f"compressor={compressor!r} is no Compressor object; pass one, such as TopKCompressor(0.01), or use a "
                 "constructor such as grace.topk(0.01)."
             )
+        if memory is not None and not isinstance(memory, Memory):
+            raise ConfigError(
+                f"memory={memory!r} is no Memory object; pass one, such as ResidualMemory(), or none for the method's own."
+            )
         self._info = catalog.info_of(type(compressor))
         name = None if memory is None else catalog.memory_name(memory)
         if memory is None or (name is not None and self._info.memory(name) != name):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
+import re
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from ..communicator.base import Communicator
 from ..communicator.state import State
 from ..compressor.base import Compressor
 from ..errors import ConfigError
+from ..memory.base import Memory
 from ..registry import MethodInfo, Parameter, parameters, unknown
 from ..settings import whole
 from ..transport import Transport
@@ -124,7 +127,7 @@ class Named(Single):
 
     def __repr__(self) -> str:
         shown = {p.name: self.get(p.name) for p in self.info.parameters[:1]} | dict(self.settings)
-        return f"grace.{self.name}({', '.join(f'{k}={v!r}' for k, v in shown.items())})"
+        return f"grace.{self.name}({', '.join(f'{k}={_literal(v)}' for k, v in shown.items())})"
 
 
 def build(name: str, *arguments: Any, **settings: Any) -> Named:
@@ -152,8 +155,10 @@ def build(name: str, *arguments: Any, **settings: Any) -> Named:
     catalog.communicator_for(info, settings.get("communicator"))
     if memory is not None and info.memory(memory) == info.memories[0]:
         settings["memory"] = None
-    frozen = {key: _frozen(value) for key, value in settings.items()}
-    given = tuple((p, frozen[p]) for p, q in known.items() if p in frozen and frozen[p] != _frozen(q.default))
+    frozen = {key: _frozen(value, known[key]) for key, value in settings.items()}
+    given = tuple(
+        (p, frozen[p]) for p, q in known.items() if p in frozen and frozen[p] != _frozen(q.default, q)
+    )
     method = Named(name, given)
     _try_out(method)
     return method
@@ -183,7 +188,7 @@ def warn_of_divergence(info: MethodInfo, compressor: Compressor, memory: str | N
 
 def check_seed(seed: Any) -> int:
     """A seed of random draws."""
-    return whole("seed", seed, "the seed of all random draws")
+    return whole("seed", seed, "the seed of all random draws", least=0)
 
 
 def check_dense_below(size: Any) -> int | None:
@@ -191,7 +196,7 @@ def check_dense_below(size: Any) -> int | None:
     if size is None:
         return None
     return whole(
-        "dense_below", size, "the elements a parameter must have to be compressed; 0 compresses all", 0
+        "dense_below", size, "the elements a parameter must have to be compressed; 0 compresses all", least=0
     )
 
 
@@ -204,7 +209,7 @@ def constructor(name: str) -> Callable[..., Named]:
 
     construct.__name__ = construct.__qualname__ = name
     construct.__module__ = "grace_dl"
-    construct.__doc__ = inspect.getdoc(info.cls)
+    construct.__doc__ = documentation(info)
     construct.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
             inspect.Parameter(p.name, kind, default=p.default, annotation=p.annotation)
@@ -213,6 +218,42 @@ def constructor(name: str) -> Callable[..., Named]:
         return_annotation="Method",
     )
     return construct
+
+
+_SETTING = re.compile(r"\w+(, \w+)*: ")
+"""How a line begins that explains a setting."""
+
+_COMMON = """memory: the error memory, by name: one of {memories}.
+communicator: the way of exchange, by name: one of {communicators}; {default} by default.
+seed: the seed of all random draws.
+dense_below: parameters with fewer elements travel uncompressed; {dense_below} by default."""
+
+
+def documentation(info: MethodInfo) -> str:
+    """The docstring of a method's constructor: summary, settings, reference and an example."""
+    first, *rest = (inspect.getdoc(info.cls) or "").split("\n\n")
+    common = _COMMON.format(
+        memories=", ".join(info.memories),
+        communicators=", ".join(catalog.communicators_of(info)),
+        default=info.communicator,
+        dense_below=info.dense_below,
+    )
+    explained = "\n".join([*rest, *_explained(catalog.memory_for(info), info), common])
+    example = f">>> import grace_dl as grace\n>>> grace.{info.name}() == grace.parse({str(build(info.name))!r})\nTrue"
+    reference = f"Reference: {info.reference}. Bits per element: {info.bits}."
+    return "\n\n".join([first, explained, reference, example])
+
+
+def _explained(memory: type[Memory], info: MethodInfo) -> list[str]:
+    """The lines of a memory's docstring that explain settings which the compressor does not have."""
+    own = {p.name for p in info.parameters}
+    wanted = tuple(f"{p.name}:" for p in parameters(memory) if p.name not in own)
+    found, explaining = [], False
+    for line in (inspect.getdoc(memory) or "").split("\n"):
+        explaining = line.startswith(wanted) or (explaining and bool(line) and not _SETTING.match(line))
+        if wanted and explaining:
+            found.append(line)
+    return found
 
 
 def signature(info: MethodInfo) -> list[tuple[Any, Parameter]]:
@@ -224,22 +265,45 @@ def signature(info: MethodInfo) -> list[tuple[Any, Parameter]]:
     ]
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
+def _frozen(value: Any, parameter: Parameter) -> Any:
+    """A setting as a method holds it: hashable, and written alike where it is equal."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_frozen(item, parameter) for item in value)
+    if type(value) is int and "float" in parameter.annotation and "int" not in parameter.annotation:
+        return float(value)
+    try:
+        hash(value)
+    except TypeError:
+        raise ConfigError(
+            f"{parameter.name}={value!r} cannot be a setting: a method is an immutable value, and a "
+            f"{type(value).__name__} is not; pass a number, a text or a tuple."
+        ) from None
+    return value
 
 
 def write(value: Any) -> str:
     """A value of a setting as the text form has it."""
     if isinstance(value, tuple):
         return f"[{','.join(map(write, value))}]"
-    if callable(value):
-        return _function(value)
-    return value if isinstance(value, str) else repr(value)
+    bare = isinstance(value, str) and _BARE.fullmatch(value) and value not in ("True", "False", "None")
+    return str(value) if bare else _literal(value)
+
+
+_BARE = re.compile(r"[A-Za-z_][\w.]*")
+"""Texts that need no quotes."""
+
+
+def _literal(value: Any) -> str:
+    """A value as Python code; of a function, which has none, its name, the same on every rank."""
+    if isinstance(value, float) and math.isinf(value):
+        return "1e999" if value > 0 else "-1e999"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_literal, value))}{',' if len(value) == 1 else ''})"
+    return _function(value) if callable(value) else repr(value)
 
 
 def _function(value: Any) -> str:
-    """A function's name, the same in every process."""
     if isinstance(value, functools.partial):
         given = [*map(write, value.args), *(f"{key}={write(part)}" for key, part in value.keywords.items())]
         return f"{_function(value.func)}({', '.join(given)})"
-    return str(getattr(value, "__qualname__", type(value).__qualname__))
+    return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"

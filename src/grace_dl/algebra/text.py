@@ -40,6 +40,8 @@ def parse(text: str) -> Method:
     for item in _split(settings, ","):
         key, equals, value = item.partition("=")
         if equals:
+            if key.strip() in keywords:
+                raise ConfigError(f"{text!r} gives {key.strip()!r} twice; give it once.")
             keywords[key.strip()] = _value(value.strip())
         elif arguments or keywords:
             raise ConfigError(f"{text!r}: only the first setting may go without a name; write name={item}.")
@@ -106,17 +108,22 @@ def _schedule(text: str, items: list[str]) -> Method:
 
 
 def _by_parameter(text: str, items: list[str]) -> Method:
-    rules = {}
-    for item in items:
-        pattern, equals, method = item.partition("=")
-        if not equals or not pattern.strip():
+    rules: dict[str, Method] = {}
+    default: Method | None = None
+    for place, item in enumerate(items, 1):
+        pattern, equals, method = (part.strip() for part in item.partition("="))
+        if not equals or not pattern:
             raise ConfigError(f"{text!r}: {item!r} must be a pattern and a method, as in *.bias=none.")
-        rules[pattern.strip()] = parse(method)
-    if "default" not in rules:
+        if pattern in rules:
+            raise ConfigError(f"{text!r} gives the pattern {pattern!r} twice; give it once.")
+        if pattern == "default" and place == len(items):
+            default = parse(method)
+        else:
+            rules[pattern] = parse(method)
+    if default is None:
         raise ConfigError(
             f"{text!r} says nothing of other parameters; end it with default=none, or another method."
         )
-    default = rules.pop("default")
     return by_parameter(rules, default=default)
 
 
@@ -127,11 +134,17 @@ _COMPOSITIONS: dict[str, Callable[[str, list[str]], Method]] = {
 
 
 def _split(text: str, separators: str) -> list[str]:
-    """The parts between separators that stand outside all brackets."""
-    parts, depth = [""], 0
+    """The parts between separators that stand outside all brackets and quotes."""
+    parts, depth, quote, escaped = [""], 0, "", False
     for letter in text:
-        depth += (letter in _OPEN) - (letter in _CLOSE)
-        if letter in separators and depth == 0:
+        if quote:
+            quote = "" if letter == quote and not escaped else quote
+            escaped = letter == "\\" and not escaped
+        elif letter in "'\"":
+            quote = letter
+        else:
+            depth += (letter in _OPEN) - (letter in _CLOSE)
+        if letter in separators and depth == 0 and not quote:
             parts.append("")
         else:
             parts[-1] += letter

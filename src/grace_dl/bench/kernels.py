@@ -1,35 +1,91 @@
-"""What compressing and decoding cost, in memory copies: time ÷ `copy_` of the same tensor in the same run."""
+"""`grace bench kernels`: what compressing and decoding cost in memory copies, time ÷ `copy_` of the same tensor."""
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
+from rich.progress import Progress
 
-from .. import kernels, registry
-from ..communicator.base import partner
+from .. import catalog, kernels
+from ..algebra.named import Named
+from ..algebra.text import parse
 from ..compressor.base import Compressor
+from ..console import output
+from ..errors import ConfigError
+from ..integrations.attach import manual
 from ..key import Key
 from ..memory.base import Memory
+from . import plots, tables
+from .results import Results
 
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: (name, {}) for name in registry.BUILTIN if name not in ("topk", "dgc", "randomk")},
-    "topk 0.1 %": ("topk", {"compress_ratio": 0.001}),
-    "topk 1 %": ("topk", {"compress_ratio": 0.01}),
-    "dgc 0.1 %": ("dgc", {"compress_ratio": 0.001}),
-    "dgc 1 %": ("dgc", {"compress_ratio": 0.01}),
-    "randomk 1 %": ("randomk", {"compress_ratio": 0.01}),
-    "threshold": ("threshold", {"threshold": 80.0}),
-    "powersgd": ("powersgd", {"rank": 4}),
-    "acpsgd": ("acpsgd", {"rank": 4}),
+_CHOSEN = {
+    "topk": ("topk:0.001", "topk:0.01"),
+    "dgc": ("dgc:0.001", "dgc:0.01"),
+    # With error feedback this threshold sends about 1 % per step here.
+    "threshold": ("threshold:80.0",),
 }
-"""Label to method and settings. With error feedback the threshold sends about 1 % a step here."""
+
+
+def default_methods() -> list[str]:
+    """Measured if no methods are named: every built-in method, the best-known sparsifiers at two ratios."""
+    return [text for name in catalog.methods() for text in _CHOSEN.get(name, (name,))]
+
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 25_000_000)
+
+
+BACKENDS = ("reference", "native")
+
+
+def measure_kernels(
+    methods: Sequence[str],
+    out: Path,
+    *,
+    sizes: Sequence[int] = SIZES,
+    backends: Sequence[str] = BACKENDS,
+    threads: Sequence[int] = (1, 2),
+    fresh: bool = False,
+) -> None:
+    """Measure every method at every size, with every backend and number of threads."""
+    for name in backends:
+        kernels.backend(name, "cpu")
+    if min(threads) < 1 or min(sizes) < 1:
+        raise ConfigError("--sizes and --threads must be positive.")
+    for method in methods:
+        _single_method(method)
+    console = output()
+    settings = {"sizes": list(sizes), "threads": list(threads), "backends": list(backends)}
+    results = Results(out, "kernels", settings, fresh)
+    todo = [
+        (method, name, count, numel)
+        for numel in sizes
+        for method in methods
+        for name in backends
+        for count in threads
+    ]
+    with Progress(console=console) as progress:
+        task = progress.add_task("measuring", total=len(todo))
+        for case in todo:
+            identity = "/".join(map(str, case))
+            progress.update(task, description=identity)
+            if identity not in results:
+                results.add(identity, measure(*case))
+            progress.advance(task)
+    records = list(results.records.values())
+    console.print(tables.heading(results.header))
+    for numel in sizes:
+        console.print(tables.kernels_table(records, numel))
+    picture = out.with_suffix(".png")
+    plots.plot_kernels(results.header, records, picture)
+    console.print(f"Results: {out.resolve()}", soft_wrap=True)
+    console.print(f"Plot: {picture.resolve()}", soft_wrap=True)
 
 
 def fastest(call: Callable[[], object], budget: float = 0.6, least: int = 3, most: int = 200) -> float:
@@ -59,11 +115,11 @@ def configured(backend: str, threads: int) -> Iterator[None]:
         kernels.forced = before
 
 
-def measure(label: str, backend: str, threads: int, numel: int) -> dict[str, Any]:
+def measure(method: str, backend: str, threads: int, numel: int) -> dict[str, Any]:
     """One record: copy, compress with error feedback, and decode one peer's payload into an accumulator."""
-    name, settings = CASES[label]
-    compressor = registry.method(name).cls(**settings)
-    memory = _feedback(compressor)
+    with manual(_with_feedback(_single_method(method))) as handle:
+        communicator = handle.session.communicator_of("w")
+        compressor, memory = communicator.compressor, communicator.memory
     generator = torch.Generator().manual_seed(7)
     grad = torch.randn(_shape(compressor, numel), generator=generator)
     out = torch.zeros(numel)
@@ -76,9 +132,7 @@ def measure(label: str, backend: str, threads: int, numel: int) -> dict[str, Any
         copy = min(copy, _copy_seconds(grad))
     gc.collect()
     return {
-        "method": name,
-        "label": label,
-        "settings": settings,
+        "method": method,
         "backend": backend,
         "threads": threads,
         "numel": numel,
@@ -96,20 +150,25 @@ def _copy_seconds(tensor: torch.Tensor) -> float:
     return fastest(lambda: target.copy_(tensor))
 
 
-def _feedback(compressor: Compressor) -> Memory:
-    """The memory that keeps what is not sent: the method's own, or a residual. (`none` leaves nothing to keep.)"""
-    method = registry.method_of(compressor)
-    names = method.memories
-    keeps = "residual" in names and names[0] in ("none", "residual") and method.name != "none"
-    name = "residual" if keeps else names[0]
-    memory = partner(registry.memory_class(name), compressor)
-    if getattr(compressor, "scaled", False) is None:
-        compressor.scaled = False  # type: ignore[attr-defined]
-    return memory
+def _single_method(text: str) -> Named:
+    method = parse(text)
+    if not isinstance(method, Named) or len(list(method.parts())) > 1:
+        raise ConfigError(f"{text} is made of several methods; measure each of them by itself.")
+    return method
+
+
+def _with_feedback(method: Named) -> Named:
+    """The method with error feedback, by its own memory or a residual; `none` has no error to feed back."""
+    given = method.get("memory") is not None or method.name == "none"
+    if given or method.info.memories[0] != "none" or "residual" not in method.info.memories:
+        return method
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some diverge with it in training, which does not matter here
+        return method.but(memory="residual")
 
 
 def _shape(compressor: Compressor, numel: int) -> tuple[int, ...]:
-    if compressor.takes((numel,), 0):
+    if compressor.takes((numel,)):
         return (numel,)
     rows = int(numel**0.5)
     while numel % rows:

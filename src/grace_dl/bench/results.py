@@ -1,9 +1,10 @@
 """Result files: JSON with a header that says where, when and how, and one record per measurement.
 
-    {"schema": 1, "benchmark": "kernels", "command": [...], "date": "...", "machine": {...}, "settings": {...},
-     "records": [{"id": "...", ...}]}
+    {"schema": 2, "benchmark": "kernels", "command": [...], "date": "...", "machine": {...}, "settings": {...},
+     "records": [{"id": "...", "method": "topk:0.01", ...}]}
 
-A record is saved as soon as it is measured; run again with the same settings, a benchmark goes on where it stopped.
+The method of a record is in its text form. A record is saved as soon as it is measured; run again with the same
+settings, a benchmark goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
 from ..errors import GraceError
+from .selection import BASELINES
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on: processor, cores, memory, versions."""
+    """What results depend on: processor, cores, memory, versions."""
     import torch
 
     model = ""
@@ -45,7 +48,7 @@ def machine() -> dict[str, Any]:
 
 
 class Results:
-    """The records of one benchmark, kept in a file from the first measurement on."""
+    """The records of one benchmark, saved to a file from the first measurement on."""
 
     def __init__(self, path: Path, benchmark: str, settings: dict[str, Any], fresh: bool = False) -> None:
         self.path = path
@@ -75,7 +78,7 @@ class Results:
         return identity in self.records
 
     def add(self, identity: str, record: dict[str, Any]) -> None:
-        """Keep one measurement, on disk too."""
+        """Add one measurement, and save the file."""
         self.records[identity] = {"id": identity, **{k: v for k, v in record.items() if k != "id"}}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         draft = self.path.with_suffix(".part")
@@ -88,14 +91,32 @@ def load(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text())
         if content["schema"] != SCHEMA:
-            raise GraceError(f"{path} has schema {content['schema']}; this version reads {SCHEMA}.")
+            raise GraceError(
+                f"{path} has schema {content['schema']}; this version reads {SCHEMA}; measure anew."
+            )
         return dict(content)
     except (ValueError, KeyError, TypeError) as error:
-        raise GraceError(f"{path} is no result file of a benchmark: {error!r}.") from error
+        raise GraceError(f"{path} is not a result file of a benchmark: {error!r}.") from error
+
+
+def label_of(record: Mapping[str, Any]) -> str:
+    """What a record measures: its method, and how it differs from others of the same method.
+
+    >>> label_of({"method": "topk:0.01", "through": "optimizer"})
+    'topk:0.01 (optimizer)'
+    """
+    through = record.get("through", "ddp")
+    remark = record.get("variant") or (through if through != "ddp" else None)
+    return f"{record['method']} ({remark})" if remark else str(record["method"])
+
+
+def of_pytorch(record: Mapping[str, Any]) -> bool:
+    """Whether a record is of a baseline, of which only the whole step is known."""
+    return record["method"] in BASELINES
 
 
 def over_plain(record: dict[str, Any], plain: dict[str, Any]) -> float:
-    """A step's time over that of plain DDP, whose record is `plain`: measured in turns, or by way of the silent step."""
+    """A step's time over that of plain DDP, whose record is `plain`: measured alternately, or through the silent step."""
     if record is not plain and "over_ddp" in record:
         return float(record["over_ddp"])
     return float(record["over_reference"] / plain["over_reference"])

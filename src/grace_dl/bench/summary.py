@@ -7,10 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .contenders import BF16, FLOAT32
+from .results import label_of
+from .selection import DDP
+
+BF16 = "bf16"
+"""The method that others are compared with besides plain DDP."""
 
 MARGIN = 0.01
-"""The usual target lies this far below what the worst float32 run ends with."""
+"""The usual target lies this far below what the worst DDP run ends with."""
 
 Record = dict[str, Any]
 Group = tuple[str, int, int]
@@ -28,22 +32,22 @@ class Row:
     spread: float | None
     """Standard deviation over seeds; None with one."""
     gap: float | None
-    """Final accuracy minus that of float32."""
+    """Final accuracy minus that of DDP."""
     reached: int
     """Runs that reached the target."""
     seconds_to_target: float | None
     """Mean over the runs, if all of them reached it."""
-    over_float32: float | None
-    """How many times sooner than float32 the target is reached."""
-    over_bf16: float | None
+    speedup: float | None
+    """Time that DDP takes to the target ÷ time of this method."""
+    speedup_over_bf16: float | None
     seconds: float | None
     """Training time, mean over runs; None where it was not measured alone."""
     leaving_bytes: float | None
 
     @property
     def loses(self) -> bool:
-        """Whether float32 is better: sooner at the target, or the only one to reach it."""
-        if self.failed or (self.over_float32 is not None and self.over_float32 < 1):
+        """Whether DDP is better: sooner at the target, or the only one to reach it."""
+        if self.failed or (self.speedup is not None and self.speedup < 1):
             return True
         return self.reached < self.runs
 
@@ -68,8 +72,8 @@ def rates(records: Iterable[Record]) -> list[str]:
 
 
 def default_target(records: Iterable[Record]) -> float | None:
-    """What the worst float32 run ends with, less one percent of the samples; None without such runs."""
-    ends = [r["accuracy"] for r in records if r["label"] == FLOAT32 and r["accuracy"] is not None]
+    """What the worst DDP run ends with, less one percent of the samples; None without such runs."""
+    ends = [r["accuracy"] for r in records if r["method"] == DDP and r["accuracy"] is not None]
     return min(ends) - MARGIN if ends else None
 
 
@@ -87,10 +91,10 @@ def rows(records: Sequence[Record], rate: str, target: float | None) -> list[Row
     chosen: dict[str, list[Record]] = {}
     for record in records:
         if record["rate"] == rate:
-            chosen.setdefault(record["label"], []).append(record)
+            chosen.setdefault(label_of(record), []).append(record)
     times = {label: _time(runs, target) for label, runs in chosen.items()}
     # Exactly the same training on any link, so that a baseline's accuracy may come from all of them.
-    plain = _mean(r["accuracy"] for r in chosen.get(FLOAT32, records) if r["label"] == FLOAT32)
+    plain = _mean(r["accuracy"] for r in chosen.get(DDP, records) if r["method"] == DDP)
     found = []
     for label, runs in chosen.items():
         ends = [r["accuracy"] for r in runs if r["accuracy"] is not None]
@@ -106,8 +110,8 @@ def rows(records: Sequence[Record], rate: str, target: float | None) -> list[Row
                 gap=None if accuracy is None or plain is None else accuracy - plain,
                 reached=0 if target is None else sum(seconds_to(r, target) is not None for r in runs),
                 seconds_to_target=times[label],
-                over_float32=_ratio(times.get(FLOAT32), times[label]),
-                over_bf16=_ratio(times.get(BF16), times[label]),
+                speedup=_ratio(times.get(DDP), times[label]),
+                speedup_over_bf16=_ratio(times.get(BF16), times[label]),
                 seconds=_mean(r["seconds"] for r in timed if not r["failed"]),
                 leaving_bytes=_mean(r["leaving_bytes"] for r in runs if not r["failed"]),
             )

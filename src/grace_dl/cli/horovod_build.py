@@ -94,7 +94,7 @@ def probe(python: str) -> Frameworks:
 
 
 def cache_folder() -> Path:
-    """Where wheels are kept: `GRACE_WHEELS`, or `grace_dl/wheels` in the user's cache folder."""
+    """The folder of wheels: `GRACE_WHEELS`, or `grace_dl/wheels` in the user's cache folder."""
     given = os.environ.get("GRACE_WHEELS")
     if given:
         return Path(given).expanduser()
@@ -189,7 +189,7 @@ _DIAGNOSES = (
 
 
 def diagnose(log: str) -> str:
-    """In words, why a build failed, from what it printed."""
+    """Why a build failed, from what it printed."""
     for pattern, reason in _DIAGNOSES:
         if re.search(pattern, log):
             return reason

@@ -61,7 +61,8 @@ class Allreduce(Communicator):
 
     def program(self, bucket: Bucket) -> Program:
         if self._stateless and bucket.flat is not None:
-            return self._whole(bucket, bucket.flat)
+            owing = any(segment.name in self.state.carried for segment in bucket.segments)
+            return self._paying(bucket) if owing else self._whole(bucket, bucket.flat)
         if self.compressor.multi_round:
             return self._several(bucket)
         return self._one(bucket)
@@ -70,10 +71,6 @@ class Allreduce(Communicator):
 
     def _whole(self, bucket: Bucket, flat: Tensor) -> Program:
         self._plan(bucket)
-        for segment in bucket.segments:
-            owed = self.state.carried.get(segment.name)
-            if owed is not None:
-                segment.flat.add_(owed.to(segment.flat.dtype))
         x = flat if self.compressor.lossless else working(flat)
         payload, ctx = self.compressor.encode(x, self.key(bucket.segments[0].name))
         yield Sum(payload[0])
@@ -84,11 +81,17 @@ class Allreduce(Communicator):
         self.compressor.finish_(x, self._divisor)
         if x is not flat:
             flat.copy_(x)
-        owing = any(segment.name in self.state.carried for segment in bucket.segments)
-        commit = yield Verdict(finite(flat) if owing else True)
+        # Other buckets may pay what a former method owed, which a step that users skip would lose.
+        commit = yield Verdict(finite(flat) if self.state.carried else True)
         for segment in bucket.segments:
             if commit:
                 self.state.commit(segment.name)
+
+    def _paying(self, bucket: Bucket) -> Program:
+        """A bucket that pays what a former method owed, with flags: a parameter that no rank used goes on owing."""
+        key = (bucket.key, "paying")
+        yield from self._one(Bucket(key, bucket.segments, compress_all=bucket.compress_all))
+        self._plans.pop(key, None)  # its frame is not needed again
 
     @property
     def _divisor(self) -> int:

@@ -98,11 +98,12 @@ class Communicator:
                 for key in memory.keys_of(name):
                     mine[label].state[key] = memory.state.pop(key)
             return
-        owed = other.owed(name)
-        if owed is not None:
-            carried = self.state.carried.get(name)
-            self.state.carried[name] = owed.detach().clone() if carried is None else carried + owed
-        for memory in other.memories().values():
+        other.release(name)
+
+    def release(self, name: str) -> None:
+        """Drop a parameter's state; what it owes is carried."""
+        self.state.carry(name, self.owed(name))
+        for memory in self.memories().values():
             for key in memory.keys_of(name):
                 del memory.state[key]
 
@@ -148,6 +149,10 @@ class Communicator:
         plan = self._plans.get(bucket.key)
         if plan is None or plan.signature != signature:
             self._agree(signature)
+            for segment, d in zip(bucket.segments, dense):
+                # Compressed until now (by settings of a former method): nothing would ever pay its residual.
+                if d and self.owed(segment.name) is not None:
+                    self.release(segment.name)
             coded = [place for place, d in enumerate(dense) if not d]
             plan = Plan(
                 signature,

@@ -27,6 +27,12 @@ class State:
         self.furthest = max(self.furthest, done)
         self.carried.pop(name, None)
 
+    def carry(self, name: str, owed: Tensor | None) -> None:
+        """Add what a method owes to what is carried."""
+        if owed is not None:
+            carried = self.carried.get(name)
+            self.carried[name] = owed.detach().clone() if carried is None else carried + owed
+
     def rescale(self, factor: float) -> None:
         """The loss scale has changed by this factor."""
         for owed in self.carried.values():

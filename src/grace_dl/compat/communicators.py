@@ -18,7 +18,8 @@ from .. import catalog, registry
 from ..algebra.base import Single
 from ..algebra.custom import custom
 from ..algebra.named import build
-from ..compressor.base import Codec, Compressor, Context, working
+from ..compressor.base import Compressor, Context, working
+from ..compressor.codec import Codec
 from ..errors import ConfigError
 from ..handle import ManualHandle
 from ..integrations.attach import manual

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ..compressor.lowrank import orthonormalise
-from ..compressor.sparse import check_ratio, kept
+from ..compressor.sparse import check_ratio
+from ..kernels.wire import selected
 
 
 def largest(tensor: Tensor, compress_ratio: float, kernel: str = "torch") -> tuple[Tensor, Tensor]:
@@ -18,14 +19,14 @@ def largest(tensor: Tensor, compress_ratio: float, kernel: str = "torch") -> tup
     (tensor([-3.]), tensor([1]))
     """
     flat = tensor.reshape(-1)
-    places = flat.abs().topk(kept(check_ratio(compress_ratio), flat.numel()), sorted=False).indices
+    places = flat.abs().topk(selected(check_ratio(compress_ratio), flat.numel()), sorted=False).indices
     return flat[places], places
 
 
 def drawn(tensor: Tensor, compress_ratio: float) -> tuple[Tensor, Tensor]:
     """Random places, drawn from PyTorch's generator, and the values there."""
     flat = tensor.reshape(-1)
-    count = kept(check_ratio(compress_ratio), flat.numel())
+    count = selected(check_ratio(compress_ratio), flat.numel())
     places = torch.randperm(flat.numel(), device=flat.device)[:count]
     return places, flat[places]
 

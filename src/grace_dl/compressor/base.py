@@ -1,4 +1,4 @@
-"""What a compression method is: `Compressor` (two methods are enough) and `Codec` (the fast form).
+"""What a compression method is: `Compressor`; two methods are enough. `codec.py` holds the fast forms.
 
 A compressor is a pure function of tensor, settings and key. It keeps no state between calls (that is
 `Memory`'s) and never talks to the network (that is `Communicator`'s).
@@ -7,18 +7,18 @@ A compressor is a pure function of tensor, settings and key. It keeps no state b
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..errors import PayloadError
+from .. import kernels
+from ..kernels import Correction, Source
+from ..kernels.wire import Spec as Spec
 from ..key import Key
 
 Payload = list[Tensor]
-Spec = tuple[tuple[torch.dtype, int], ...]
-"""Dtype and length of each tensor of a payload, in order."""
 
 
 class Compressor:
@@ -42,11 +42,13 @@ class Compressor:
     """Tensor boundaries do not matter: a whole bucket may be encoded in one call."""
     layout_free: ClassVar[bool] = False
     """Takes the elements in memory order; does not need the tensor's own strides."""
-    divides_first: ClassVar[bool] = False
-    """Where payloads are summed, each rank sends its share of the mean."""
     multi_round: ClassVar[bool] = False
     """Exchanges through `rounds` of its memory instead of one payload (low-rank methods)."""
 
+    divides_first: ClassVar[bool] = False
+    """Divides by the number of workers before payloads are summed (`key.summed`), so that the sum is the mean already."""
+    deferred: ClassVar[int] = 0
+    """How many values `encode_from` leaves to be taken off at the next step (`Source.owed`); 0: it defers nothing."""
     lossless: ClassVar[bool] = False
     """Decodes to exactly what was encoded, and takes gradients of any dtype as they are."""
 
@@ -70,30 +72,76 @@ class Compressor:
         """`compress` with the whole key; writes into `out` (tensors that fit `spec`) where given."""
         return self.compress(tensor, key.name)
 
-    def encode_residual_(
-        self,
-        tensor: Tensor,
-        grad: Tensor | None,
-        key: Key,
-        *,
-        beta: float = 1.0,
-        gamma: float = 1.0,
-        out: Payload | None = None,
-    ) -> tuple[Payload, Any]:
-        """Encode `beta * tensor + gamma * grad` and leave in `tensor` what was not sent."""
+    def encode_from(self, source: Source, key: Key, out: Payload | None = None) -> tuple[Payload, Any]:
+        """Encode `beta * x + gamma * grad`, and leave in `x` what the source says: the residual, or what was encoded."""
+        x, grad, beta, gamma, leave, _ = source
+        if leave == "input":
+            return self.encode(x if grad is None else beta * x + gamma * grad, key, out)
+        if leave == "deferred":
+            raise NotImplementedError(
+                f"{type(self).__name__} says deferred = {self.deferred}; define encode_from"
+            )
         if grad is not None:
-            tensor.mul_(beta).add_(grad, alpha=gamma)
+            # A product and a sum, as in the kernels: `add_(…, alpha=…)` may fuse the two and round once.
+            x.mul_(beta).add_(grad if gamma == 1 else grad * gamma)
         try:
-            payload, ctx = self.encode(tensor, key, out)
+            payload, ctx = self.encode(x, key, out)
         except BaseException:
             if grad is not None:
-                tensor.sub_(grad, alpha=gamma).div_(beta)
+                x.sub_(grad, alpha=gamma).div_(beta)
             raise
-        # A payload may be a view of the input, which is about to become the residual.
-        memory = tensor.untyped_storage().data_ptr()
-        payload = [p.clone() if p.untyped_storage().data_ptr() == memory else p for p in payload]
-        self.residual_(tensor, payload, ctx)
+        # A payload may be a view of the input, which belongs to the memory.
+        storage = x.untyped_storage().data_ptr()
+        payload = [p.clone() if p.untyped_storage().data_ptr() == storage else p for p in payload]
+        if leave == "residual":
+            self.residual_(x, payload, ctx)
         return payload, ctx
+
+    def encode_corrected_(
+        self,
+        states: Sequence[Correction],
+        keys: Sequence[Key],
+        momentum: float,
+        nesterov: bool,
+        outs: Sequence[Payload | None],
+    ) -> tuple[list[tuple[Payload, Any]], Iterator[bool]]:
+        """Bring each gradient into its momentum m and sum v (Lin 2018, equations 4 and 5) and encode the new v.
+
+        Returns a list that holds the payloads once the iterator is used up, and that iterator, which does one state at every
+        `next`. It gives False where a gradient is not finite: m and v are then as before, to rounding. A v stays whole until
+        `settle_`.
+        """
+        found: list[tuple[Payload, Any]] = [([], None)] * len(keys)
+
+        def one(place: int) -> bool:
+            state = states[place]
+            kernel = kernels.of(state.v)
+            if not kernel.all_finite(state.grad):
+                return False
+            kernel.dgc_correct_(state, momentum, nesterov)
+            try:
+                source = Source(state.v, leave="compensated")
+                found[place] = self.encode_from(source, keys[place], outs[place])
+            except BaseException:
+                kernel.dgc_undo_(state, momentum, nesterov)
+                raise
+            return True
+
+        return found, map(one, range(len(keys)))
+
+    def settle_(
+        self,
+        vs: Sequence[Tensor],
+        ms: Sequence[Tensor] | None,
+        payloads: Sequence[Payload],
+        ctxs: Sequence[Any],
+    ) -> None:
+        """Take what `payloads` send out of `vs`, and zero their momenta (factor masking, Lin 2018, section 3.2) if given."""
+        for place, (v, payload, ctx) in enumerate(zip(vs, payloads, ctxs)):
+            self.residual_(v, payload, ctx)
+            if ms is not None:
+                m, sent = ms[place], self.decompress(payload, ctx)
+                m.masked_fill_(sent.view_as(m) != 0, 0.0)
 
     def residual_(self, tensor: Tensor, payload: Payload, ctx: Any) -> None:
         """Turn `tensor`, in place, into what was not sent: minus the value that peers decode."""
@@ -128,7 +176,7 @@ class Compressor:
             out.div_(workers)
 
     def paired(self, feedback: bool) -> Compressor:
-        """The compressor to use with an error memory, or without; itself unless a setting depends on it."""
+        """This method with settings decided that depend on the memory; `feedback`: what is not sent comes back."""
         return self
 
     def takes(self, shape: Sequence[int]) -> bool:
@@ -162,7 +210,7 @@ _LEGACY = ("average", "tensors_size_are_same")
 
 
 class Context(NamedTuple):
-    """What a `Codec` needs beside the payload to decode it; the same on every rank but for `key.rank`."""
+    """What built-in methods need beside the payload to decode it; the same on every rank but for `key.rank`."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -171,65 +219,6 @@ class Context(NamedTuple):
     @property
     def numel(self) -> int:
         return math.prod(self.shape)
-
-
-class Codec(Compressor):
-    """Base of the built-in methods: works on contiguous float32 or float64 buffers, seen flat.
-
-    A method defines `spec`, `_encode` (or `encode_residual_` too, fused) and `accumulate_`; half-precision
-    inputs are widened here, shapes and dtypes restored here.
-    """
-
-    layout_free = True
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def compress(self, tensor: Tensor, name: str) -> tuple[Payload, Context]:
-        key = Key(name)
-        payload, _ = self.encode(working(tensor), key)
-        return payload, Context(tensor.shape, tensor.dtype, key)
-
-    def decompress(self, payload: Payload, ctx: Context) -> Tensor:
-        device = payload[0].device if payload else None
-        out = torch.zeros(ctx.numel, dtype=work_dtype(ctx.dtype), device=device)
-        if out.numel():
-            self.check(payload, out)
-            self.accumulate_(out, payload, ctx)
-        return narrow(out, ctx.dtype).view(ctx.shape)
-
-    def combine_(self, out: Tensor, payloads: Sequence[Payload], ctx: Context) -> None:
-        for payload in payloads:
-            self.check(payload, out)
-        super().combine_(out, payloads, ctx)
-
-    def check(self, payload: Payload, out: Tensor) -> None:
-        """Refuse a payload whose tensors are not those that `spec` says for a result like `out`."""
-        spec = self.spec(out.numel(), out.dtype)
-        if spec is not None and [(part.dtype, part.numel()) for part in payload] != list(spec):
-            raise PayloadError(
-                f"a payload holds {[(str(part.dtype), part.numel()) for part in payload]}, but "
-                f"{[(str(kind), count) for kind, count in spec]} were expected: the peer uses another method, other "
-                "settings or another tensor size."
-            )
-
-    def encode(self, tensor: Tensor, key: Key, out: Payload | None = None) -> tuple[Payload, Context]:
-        ctx = Context(tensor.shape, tensor.dtype, key)
-        if tensor.numel() == 0:
-            return self.allocate(0, tensor.dtype, tensor.device), ctx
-        return self._encode(tensor.view(-1), key, out), ctx
-
-    def _encode(self, x: Tensor, key: Key, out: Payload | None) -> Payload:
-        """Encode the flat, non-empty `x` without changing it; into `out` where given."""
-        raise NotImplementedError
-
-    def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
-        raise NotImplementedError
-
-    def allocate(self, numel: int, dtype: torch.dtype, device: torch.device | None = None) -> Payload:
-        """Fresh payload tensors for `numel` elements (fixed-size methods)."""
-        spec = self.spec(numel, dtype) or ()
-        return [torch.empty(count, dtype=kind, device=device) for kind, count in spec]
 
 
 _WORKING = (torch.float32, torch.float64)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from .. import kernels
+from ..kernels import Kernels, Source
+from ..kernels.wire import blocks, packed_bytes
 from ..key import Key
 from .base import Context, Payload, Spec, work_dtype
-from .fused import FusedCodec
+from .codec import KernelCodec
 
 
-class BlockCompressor(FusedCodec):
+class BlockCompressor(KernelCodec):
     """Sends q in -levels…levels an element, where q / levels times the block's scale has expectation x."""
 
     biased = False
@@ -30,24 +31,14 @@ class BlockCompressor(FusedCodec):
 
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:
         return (
-            (torch.uint8, (numel * self.bits + 7) // 8),
-            (work_dtype(dtype), -(-numel // self.block)),
+            (torch.uint8, packed_bytes(numel, self.bits)),
+            (work_dtype(dtype), blocks(numel, self.block)),
         )
 
-    def _fused(
-        self,
-        kernel: ModuleType,
-        x: Tensor,
-        g: Tensor | None,
-        beta: float,
-        gamma: float,
-        ef: bool,
-        key: Key,
-        out: Payload,
-    ) -> None:
-        kernel.block_encode(
-            x, g, beta, gamma, ef, self.block, self.levels, self.bits, self.norm, key.word(), *out
-        )
+    def _run(self, kernel: Kernels, source: Source, key: Key, out: Payload) -> Payload:
+        kernel.block_encode(source, self.block, self.levels, self.bits, self.norm, key.word(), *out)
+        return out
 
     def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
-        kernels.of(out).block_add(out, *payload, self.block, self.levels, self.bits)
+        codes, scales = payload
+        kernels.of(out).block_add(out, codes, scales, self.block, self.levels, self.bits)

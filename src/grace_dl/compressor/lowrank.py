@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from .. import kernels
-from ..errors import ConfigError, PayloadError
+from ..errors import PayloadError
 from ..key import Key
 from ..registry import Stages
-from ..settings import number
+from ..settings import number, whole
 from .base import Compressor, Context, Payload, work_dtype, working
 
 DEFAULT_RANK = 4
@@ -38,13 +38,9 @@ class LowRankCompressor(Compressor):
 
     def __init__(self, rank: int, min_compression_rate: float) -> None:
         super().__init__()
-        self.rank = count("rank", rank, 1, "the number of columns of each factor; 1 to 4 is usual")
-        number("min_compression_rate", min_compression_rate, "how many times smaller the factors must be")
-        if not 0 < min_compression_rate < math.inf:
-            raise ConfigError(
-                f"min_compression_rate={min_compression_rate!r} must be a positive, finite number: how many times "
-                "smaller than the matrix its factors must be; 2 is usual."
-            )
+        self.rank = whole("rank", rank, "the number of columns of each factor; 1 to 4 is usual", least=1)
+        why = "how many times smaller than the matrix its factors must be; 2 is usual"
+        number("min_compression_rate", min_compression_rate, why, above=0)
         self.min_compression_rate = min_compression_rate
 
     # Which tensors ------------------------------------------------------------------------------------
@@ -106,8 +102,8 @@ class LowRankCompressor(Compressor):
         if len(first) == 1:
             out.copy_(first[0].reshape(out.shape))
         elif out.dtype == first[0].dtype and out.is_contiguous():
-            shape = (first[0].shape[0], first[1].shape[1])
-            kernels.of(out).expand_factors(*first, out.view(shape))
+            p, q = first
+            kernels.of(out).expand_factors(p, q, out.view(p.shape[0], q.shape[1]))
         else:
             out.copy_(torch.mm(*first).view(out.shape))
         for payload in payloads[1:]:
@@ -125,15 +121,8 @@ class LowRankCompressor(Compressor):
 
 def from_step(start_iter: int = 0) -> Stages:
     """Plain averaging before step `start_iter`: the first gradients change too fast for a low rank to follow."""
-    count("start_iter", start_iter, 0, "the first step that is compressed; 0 compresses all")
+    whole("start_iter", start_iter, "the first step that is compressed; 0 compresses all", least=0)
     return ((0, None), (start_iter, {})) if start_iter else ()
-
-
-def count(label: str, value: Any, least: int, meaning: str) -> int:
-    """`value` if it is a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{label}={value!r} must be a whole number of at least {least}: {meaning}.")
-    return value
 
 
 def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:

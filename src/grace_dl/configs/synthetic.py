@@ -1,4 +1,4 @@
-"""Made-up samples of any shape: --configs.dataset.shape "[1, 28, 28]"."""
+"""Synthetic samples of any shape: --configs.dataset.shape "[1, 28, 28]"."""
 
 from grace_dl.train import Config, configs, later
 from grace_dl.train.datasets import Synthetic

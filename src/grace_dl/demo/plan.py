@@ -2,31 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+
+from ..algebra.text import parse
+from ..bench.selection import DDP, select
 
 LEARNING_RATE = 0.05
 MOMENTUM = 0.9
 
+METHODS = ("fp16", "int4", "efsignsgd", "signum", "powersgd:4", "topk:0.01", "dgc:0.005")
+"""Compared if no methods are named: about one of each family, with ever fewer bytes on the wire."""
+
+_OWN_MOMENTUM = ("dgc", "signum")
+"""Methods with momentum of their own, which the optimizer must not add again."""
+_RATES = {"signum": 0.0005}
+"""Learning rates that differ. The result of signum is ±1 by vote, so its rate is the size of every weight's step."""
+
 
 @dataclass(frozen=True)
 class Run:
-    """One training: a method's parameters, and the optimizer's momentum (none where the method brings its own) and rate."""
+    """One training: a method or the baseline `ddp`, and the momentum and learning rate of the optimizer.
 
-    label: str
-    params: dict[str, Any] | None
-    """For `grace_from_params`; None is DistributedDataParallel as it comes."""
+    All train with the same rate and momentum unless the method needs others; none of them is tuned.
+    """
+
+    method: str
     momentum: float = MOMENTUM
     rate: float = LEARNING_RATE
 
 
+def runs(methods: Sequence[str] | None = None) -> list[Run]:
+    """The baseline, then the methods as named on a command line.
+
+    >>> runs(["topk:0.1"])
+    [Run(method='ddp', momentum=0.9, rate=0.05), Run(method='topk:0.1', momentum=0.9, rate=0.05)]
+    """
+    return [_run(method) for method in select(methods, default=METHODS, beside=[DDP])]
+
+
+def _run(method: str) -> Run:
+    if method == DDP:
+        return Run(method)
+    used = {getattr(part, "name", "") for part in parse(method).parts()}
+    rates = [rate for name, rate in _RATES.items() if name in used]
+    return Run(method, 0.0 if used & {*_OWN_MOMENTUM} else MOMENTUM, *rates[:1])
+
+
 @dataclass
 class Point:
-    """One look at the model during training."""
+    """One evaluation during training."""
 
     step: int
     seconds: float
-    """Training time so far, looks at the model not counted."""
+    """Training time so far, without evaluations."""
     megabytes: float
     """What one worker has sent so far."""
     accuracy: float
@@ -34,10 +63,9 @@ class Point:
 
 @dataclass
 class Result:
-    """What one training gave, as rank 0 saw it."""
+    """What one training achieved, measured on rank 0."""
 
-    label: str
-    params: dict[str, Any] | None
+    method: str
     steps: int
     parameters: int
     accuracy: float
@@ -58,24 +86,6 @@ class Result:
         return self.dense_per_step / self.payload_per_step
 
 
-RUNS: tuple[Run, ...] = (
-    Run("uncompressed", None),
-    Run("fp16", {"compressor": "fp16"}),
-    Run("int4", {"compressor": "int4"}),
-    Run("efsignsgd", {"compressor": "efsignsgd"}),
-    # Its result is ±1 by vote, so its rate is the size of every weight's step.
-    Run("signum", {"compressor": "signum"}, momentum=0.0, rate=0.0005),
-    Run("powersgd rank 4", {"compressor": "powersgd", "rank": 4}),
-    Run("topk 1 %", {"compressor": "topk", "compress_ratio": 0.01}),
-    Run("dgc 0.5 %", {"compressor": "dgc", "compress_ratio": 0.005}, momentum=0.0),
-)
-"""The demo's programme: the plain baseline first, then about one method of each family, ever smaller on the wire.
-
-All train with the same rate and momentum, whether these suit them or not. `signum` and `dgc` bring their own momentum, and
-`signum` needs a rate of its own; that one is a first guess, like all else here not searched for.
-"""
-
-
 @dataclass(frozen=True)
 class Settings:
     """What all runs of a demo share."""
@@ -85,5 +95,5 @@ class Settings:
     batch: int = 64
     """Images per worker and step."""
     workers: int = 2
-    looks: int = 10
-    """How often the model is tried on the test set during a run."""
+    evaluations: int = 10
+    """How often the model is evaluated during a run."""

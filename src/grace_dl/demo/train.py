@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..bench.selection import DDP
 from ..data import Images, load_images
-from ..helper import grace_from_params
+from ..handle import Handle
+from ..integrations.attach import attach
 from ..workers import Emit
 from .plan import Point, Result, Run, Settings
 
 WARMUP = 5
-"""Steps left out of the median: buckets are rebuilt and buffers made in them."""
+"""Steps left out of the median: buckets are rebuilt and buffers allocated in them."""
 
 
-def work(rank: int, world: int, emit: Emit, settings: Settings, runs: tuple[Run, ...]) -> list[Result]:
-    """Train every run of the programme in turn; emits ("step", run, step, of, loss, accuracy) events."""
+def work(rank: int, world: int, emit: Emit, settings: Settings, runs: Sequence[Run]) -> list[Result]:
+    """Train every run in turn; emits ("start", run), ("step", run, step, of, accuracy) and ("end", run, result) events."""
     images = load_images(settings.data)
     results = []
     for place, run in enumerate(runs):
@@ -51,14 +53,14 @@ def _train(
 ) -> Result:
     torch.manual_seed(0)  # every run starts from the same weights
     model = DistributedDataParallel(network(images))
-    handle: Any = grace_from_params(run.params).attach(model) if run.params is not None else None
+    handle = None if run.method == DDP else attach(model, run.method)
     optimizer = torch.optim.SGD(model.parameters(), lr=run.rate, momentum=run.momentum)
     lossf = nn.CrossEntropyLoss()
     parameters = sum(p.numel() for p in model.parameters())
 
     per_epoch = len(images.train_x) // (settings.batch * world)
     steps = max(1, round(settings.epochs * per_epoch))
-    look_every = max(1, steps // settings.looks)
+    evaluate_every = max(1, steps // settings.evaluations)
     times: list[float] = []
     points: list[Point] = []
     for step, (x, y) in enumerate(_batches(images, settings.batch, rank, world, steps), start=1):
@@ -69,15 +71,14 @@ def _train(
         loss.backward()
         optimizer.step()
         times.append(time.perf_counter() - start)
-        if step % look_every == 0 or step == steps:
+        if step % evaluate_every == 0 or step == steps:
             accuracy = _accuracy(model.module, images, rank, world)
             sent = _sent(handle, 4 * parameters, step, world)[0] * step / 1e6
             points.append(Point(step, sum(times), sent, accuracy))
         emit(("step", place, step, steps, points[-1].accuracy if points else None))
     leaving, payload = _sent(handle, 4 * parameters, steps, world)
     return Result(
-        label=run.label,
-        params=run.params,
+        method=run.method,
         steps=steps,
         parameters=parameters,
         accuracy=points[-1].accuracy,
@@ -90,7 +91,9 @@ def _train(
     )
 
 
-def _batches(images: Images, batch: int, rank: int, world: int, steps: int) -> Any:
+def _batches(
+    images: Images, batch: int, rank: int, world: int, steps: int
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Endless epochs in an order all ranks share; every rank takes its own part of each global batch."""
     order_of = torch.Generator().manual_seed(1)
     mean, scale = _normalisation(images)
@@ -119,7 +122,7 @@ def _decay(optimizer: torch.optim.Optimizer, rate: float, progress: float) -> No
 
 @torch.no_grad()
 def _accuracy(model: nn.Module, images: Images, rank: int, world: int) -> float:
-    """Share of the test images that are classified right; the ranks divide the work."""
+    """Share of the test images that are classified correctly; the ranks divide the work."""
     mean, scale = _normalisation(images)
     count = len(images.test_x)
     right: Tensor = torch.zeros((), dtype=torch.int64)
@@ -131,7 +134,7 @@ def _accuracy(model: nn.Module, images: Images, rank: int, world: int) -> float:
     return int(right) / count
 
 
-def _sent(handle: Any, dense: int, steps: int, world: int) -> tuple[float, float]:
+def _sent(handle: Handle | None, dense: int, steps: int, world: int) -> tuple[float, float]:
     """Bytes leaving this rank and bytes handed to collectives, per step."""
     if handle is None:
         return 2.0 * dense * (world - 1) / world, float(dense)  # DDP's ring all-reduce

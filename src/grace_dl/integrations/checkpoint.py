@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+
 LOCAL = ("e",)
 """Slots that differ between ranks: the residual. Factors are averages, the same on all."""
 
@@ -12,7 +14,9 @@ LOCAL = ("e",)
 def without_residuals(state: Mapping[str, Any], rank: int, size: int) -> dict[str, Any]:
     """The state of another rank as this one may load it."""
     parts = _selected(state["parts"], lambda part, label, name, slot: slot not in LOCAL)
-    return {**state, "rank": rank, "world_size": size, "parts": parts, "carried": {}}
+    # All ranks must carry something for the same parameters.
+    carried = {name: torch.zeros_like(owed) for name, owed in state["carried"].items()}
+    return {**state, "rank": rank, "world_size": size, "parts": parts, "carried": carried}
 
 
 def with_residuals(state: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import distributed_c10d as c10d
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -22,37 +21,52 @@ from ..handle import Handle
 from ..pipeline.bucket import Bucket, Segment, check
 from ..pipeline.driver import StepDriver
 from ..session import Session
-from ..transport.torch_dist import TorchTransport
+from ..transport.torch_dist import TorchTransport, resolve_group
+from .backward import BackwardPass
 
 
 class DDPHandle(Handle):
     """A DDP model whose gradients are compressed. The model's hook owns it, so it holds the model only weakly."""
 
     def __init__(self, model: DistributedDataParallel, method: Method, *, scaler: Any = None) -> None:
-        if any(isinstance(state, _HookState) for _, state in model._comm_hooks):
+        # The state of a copied model has no handle, and its reducer no hook.
+        hooks = [state for _, state in model._comm_hooks if isinstance(state, _HookState) and state.handle]
+        if any(state.handle is not None and not state.handle.closed for state in hooks):
             raise ConfigError(
-                "this model is attached already, and DDP takes one hook for life; use switch(method) of the handle that "
-                "attach() returned."
+                "this model is attached already; use switch(method) of the handle that attach() returned, or close() that "
+                "first."
             )
         self._model = weakref.ref(model)
         self._scaler = scaler
         self._names = {p: name for name, p in model.module.named_parameters() if p.requires_grad}
         self._driver: StepDriver | None = None
+        self._pass: BackwardPass
         self._futures: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
         self._used: set[Tensor] | None = None
+        self._hooks: list[Any] = []
         super().__init__(Session(method, TorchTransport(model.process_group)))
         if model.find_unused_parameters or model.static_graph:
             self._track_use()
-        model.register_comm_hook(_HookState(self, model.process_group.group_name), _hook)
+        if hooks:  # DDP takes one hook for life, which serves the next handle once the last is closed
+            hooks[0].handle = self
+        else:
+            model.register_comm_hook(_HookState(self, model.process_group.group_name), _hook)
 
     def _busy(self) -> bool:
+        if self._driver is not None and self._pass.over:
+            self._driver.abandon()
+            self._driver = None
         return self._driver is not None
 
     def _track_use(self) -> None:
         used: set[Tensor] = set()
-        for parameter in self._names:
-            parameter.register_post_accumulate_grad_hook(used.add)
+        self._hooks = [parameter.register_post_accumulate_grad_hook(used.add) for parameter in self._names]
         self._used = used
+
+    def _release(self) -> None:
+        self._busy()
+        for hook in self._hooks:
+            hook.remove()
 
     # What DDP calls -----------------------------------------------------------------------------------
 
@@ -80,7 +94,8 @@ class DDPHandle(Handle):
 
     def _start(self) -> None:
         if self._driver is not None:
-            self._driver.discard()  # a backward pass that raised left it behind
+            self._driver.abandon()  # a backward pass that raised left it behind
+        self._pass = BackwardPass()
         if self._scaler is not None:
             self.session.set_loss_scale(float(self._scaler.get_scale()))
         self._futures = []
@@ -128,5 +143,5 @@ class _HookState:
 
 def _hook(state, bucket):  # type: ignore[no-untyped-def]
     if state.handle is None or state.handle.closed:
-        return allreduce_hook(c10d._resolve_process_group(state.group), bucket)  # as without a hook
+        return allreduce_hook(resolve_group(state.group), bucket)  # as DDP by itself
     return state.handle.exchange(bucket)

@@ -44,8 +44,9 @@ class OptimizerHandle(Handle):
         self._hooks: list[Any] = []
         if hooked:  # else a wrapper of the optimizer calls `before_step` and `after_step`
             self._hooks = [
+                # The arguments of `step` begin with the optimizer itself.
                 optimizer.register_step_pre_hook(
-                    lambda _, a, k: self.before_step(a[0] if a else k.get("closure"))
+                    lambda _, a, k: self.before_step(a[1] if len(a) > 1 else k.get("closure"))
                 ),
                 optimizer.register_step_post_hook(lambda *_: self.after_step()),
             ]
@@ -64,7 +65,7 @@ class OptimizerHandle(Handle):
 
     def synchronize(self) -> None:
         """Exchange what backward passes of this step have left; after an ordinary `backward()` nothing is left."""
-        if self.reducer.unfinished or not self.reducer.settled:
+        if not self.closed and (self.reducer.unfinished or not self.reducer.settled):
             self.reducer.finish()
 
     def before_step(self, closure: Any = None) -> None:
@@ -77,6 +78,7 @@ class OptimizerHandle(Handle):
         self.reducer.settled = False
 
     def _busy(self) -> bool:
+        self.reducer.drop_failed()
         return self.reducer.busy
 
     def _switched(self) -> None:

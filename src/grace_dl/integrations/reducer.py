@@ -8,7 +8,6 @@ rest is sent, everything is decoded, and each `.grad` holds the result by the ti
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from ..errors import ConfigError, GraceError
 from ..pipeline.bucket import Bucket, Segment, check, fill
 from ..pipeline.driver import StepDriver
 from ..session import Session
+from .backward import BackwardPass
 
 BUCKET_BYTES = 25 * 2**20
 
@@ -66,9 +66,11 @@ class Reducer:
         self._place: dict[Tensor, int] = {}
         self._buckets: list[list[Tensor]] = []
         self._hooks: dict[Tensor, Any] = {}
-        self._pass: weakref.ref[_EndOfPass] | None = None
+        self._pass: BackwardPass | None = None
         self._used: set[Tensor] = set()
-        self._blank: list[tuple[Tensor, Segment]] = []
+        self._sent: list[tuple[Tensor, Segment]] = []
+        self._blank: set[Tensor] = set()
+        """Parameters without a gradient, for which zeros were sent."""
         self._sparse: list[Tensor] = []
         self._missing: list[int] = []
         self._driver: StepDriver | None = None
@@ -86,8 +88,16 @@ class Reducer:
         """Whether a step is under way."""
         return self._driver is not None
 
+    def drop_failed(self) -> None:
+        """Take back the step whose backward pass has raised, if one has."""
+        if self._pass is not None and self._pass.over:
+            if self._driver is not None:
+                self._driver.abandon()
+            self._reset()
+
     def close(self) -> None:
         """Leave the parameters alone from now on."""
+        self.drop_failed()
         self.give_up()
         for hook in self._hooks.values():
             hook.remove()
@@ -111,8 +121,14 @@ class Reducer:
         for parameter in names:
             if parameter not in self._hooks:
                 self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(self._reached)
+                self._use_unseen(parameter)
         self._names = names
         self.refill()
+
+    def _use_unseen(self, parameter: Tensor) -> None:
+        """A pass that is under way may have reached a parameter before there was a hook to tell."""
+        if parameter.grad is not None:
+            self._used.add(parameter)
 
     def refill(self) -> None:
         """Put parameters in buckets anew."""
@@ -128,8 +144,8 @@ class Reducer:
     # During backward ----------------------------------------------------------------------------------
 
     def _reached(self, parameter: Tensor) -> None:
-        if self._pass is not None and self._pass() is None:
-            self.give_up()  # the last backward pass raised
+        self.drop_failed()
+        self.settled = False
         self._used.add(parameter)
         if not self.enabled:
             return
@@ -150,13 +166,9 @@ class Reducer:
         if self._passed == 0:
             self._refresh()
         self._missing = [len(bucket) for bucket in self._buckets]
-        # The engine holds the callback as long as the pass lives: once it is gone without a call, the pass has raised.
-        end = _EndOfPass(self)
-        self._pass = weakref.ref(end)
-        torch.autograd.Variable._execution_engine.queue_callback(end)  # type: ignore[attr-defined]
+        self._pass = BackwardPass(self._end_pass)
 
-    def end_pass(self) -> None:
-        """A backward pass has come to its end."""
+    def _end_pass(self) -> None:
         self._pass = None
         self._passed += 1
         if self._passed >= self.options.passes:
@@ -164,8 +176,7 @@ class Reducer:
 
     def finish(self) -> bool:
         """Send what has not been sent, and put the results in place. False where a gradient was not finite."""
-        if self._pass is not None and self._pass() is None:
-            self.give_up()
+        self.drop_failed()
         try:
             if self._launched == 0:
                 self._refresh()
@@ -179,6 +190,7 @@ class Reducer:
             self.give_up()
             raise
         self._reset()
+        self._used.clear()
         self.settled = True
         return finite
 
@@ -191,15 +203,19 @@ class Reducer:
     def _reset(self) -> None:
         self._driver = self._pass = None
         self._launched = self._passed = 0
-        self._used.clear()
+        self._sent.clear()
+        # Without a gradient, as before: optimizers then leave a parameter alone.
+        for parameter in self._blank:
+            parameter.grad = None
         self._blank.clear()
         self._sparse.clear()
 
     def _late(self) -> list[Tensor]:
-        """Parameters thawed or added after this step's buckets were filled, if they have a gradient."""
-        return [
-            p for _, p in self._named() if p not in self._place and p.requires_grad and p.grad is not None
-        ]
+        """Parameters thawed or added after this step's buckets were filled."""
+        late = [p for _, p in self._named() if p not in self._place and p.requires_grad]
+        for parameter in late:
+            self._use_unseen(parameter)
+        return late
 
     def _launch(self, parameters: list[Tensor]) -> None:
         if self._driver is None:
@@ -207,6 +223,7 @@ class Reducer:
                 self._session.set_loss_scale(float(self.options.scaler.get_scale()))
             self._driver = self._session.driver()
         segments = [self._segment(parameter) for parameter in parameters]
+        self._sent += zip(parameters, segments)
         key = (self._generation, self._launched)
         self._launched += 1
         self._driver.launch(Bucket(key, segments))
@@ -217,8 +234,9 @@ class Reducer:
         if grad is not None and grad.is_sparse and self.options.sparse_as_dense:
             parameter.grad = grad = grad.to_dense()
             self._sparse.append(parameter)
-        blank = grad is None
+        used = grad is not None and parameter in self._used
         if grad is None:
+            self._blank.add(parameter)
             parameter.grad = grad = torch.zeros_like(parameter)
         check(grad, name)
         if grad.requires_grad:
@@ -229,33 +247,17 @@ class Reducer:
             if not _dense(grad):
                 parameter.grad = grad = grad.contiguous()
             flat = grad.as_strided((grad.numel(),), (1,))
-        segment = Segment(name, flat, grad, parameter in self._used)
-        if blank:
-            self._blank.append((parameter, segment))
-        return segment
+        return Segment(name, flat, grad, used)
 
     def _place_results(self) -> None:
-        for parameter, segment in self._blank:
-            # Reached on no rank: without a gradient, so that optimizers leave it alone.
-            if not segment.used:
-                parameter.grad = None
-        if self.options.sum:
-            for parameter in self._place:
-                if parameter.grad is not None:
-                    parameter.grad.mul_(self._session.transport.size)
+        for parameter, segment in self._sent:
+            if segment.used:
+                self._blank.discard(parameter)
+                if self.options.sum:
+                    segment.flat.mul_(self._session.transport.size)
         for parameter in self._sparse:
             assert parameter.grad is not None
             parameter.grad = parameter.grad.to_sparse(1)
-
-
-class _EndOfPass:
-    """What the autograd engine calls at the end of a backward pass."""
-
-    def __init__(self, reducer: Reducer) -> None:
-        self._reducer = reducer
-
-    def __call__(self) -> None:
-        self._reducer.end_pass()
 
 
 def _dense(tensor: Tensor) -> bool:

@@ -29,101 +29,110 @@ def distributed(
     """
     # A scheduler has put its own `step` there, which would lead past ours.
     vars(optimizer).pop("step", None)
-    optimizer.__class__ = _subclass(type(optimizer), saves_state, module)
-    optimizer.grace = handle  # type: ignore[attr-defined]
-    optimizer._grace_skip = False  # type: ignore[attr-defined]
+    base = type(optimizer)
+    # `step` belongs to the new class itself: hvd.broadcast_optimizer_state steps past one class to leave out the exchange.
+    members = {"step": _step, "__module__": module or base.__module__, "__qualname__": base.__qualname__}
+    optimizer.__class__ = type(base.__name__, (Distributed, base), members)
+    assert isinstance(optimizer, Distributed)
+    optimizer.grace, optimizer._grace_skip, optimizer._grace_saves = handle, False, saves_state
     return optimizer
 
 
-def _subclass(base: type[torch.optim.Optimizer], saves_state: bool, module: str | None) -> Any:
-    class Distributed(base):  # type: ignore[valid-type, misc]
-        grace: OptimizerHandle | None
-        _grace_skip: bool
+class Distributed(torch.optim.Optimizer):
+    """What a distributed optimizer adds to its own class, but for `step`."""
 
-        def step(self, closure: Callable[[], Any] | None = None) -> Any:
-            """Take a step with the averaged gradients; what backward has not exchanged is exchanged first."""
-            if self.grace is not None and not self.grace.closed and not self._grace_skip:
-                self.grace.before_step(closure)
-            loss = super().step() if closure is None else super().step(closure)
-            if self.grace is not None:
-                self.grace.after_step()
-            self._opt_called = True
-            return loss
+    grace: OptimizerHandle | None
+    _grace_skip: bool
+    _grace_saves: bool
 
-        # The class below runs the step hooks; torch would otherwise wrap this one too, and run them twice. Schedulers
-        # wrap `step` to see the order of calls, which `_opt_called` tells.
-        step.hooked = step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    def stats(self) -> Stats:
+        """Bytes, collectives and seconds so far, of this rank."""
+        return Stats() if self.grace is None else self.grace.stats()
 
-        def stats(self) -> Stats:
-            """Bytes, collectives and seconds so far, of this rank."""
-            return Stats() if self.grace is None else self.grace.stats()
+    def synchronize(self) -> None:
+        """Exchange what backward passes have left, for clipping before `step`."""
+        if self.grace is not None:
+            self.grace.synchronize()
 
-        def synchronize(self) -> None:
-            """Exchange what backward passes have left, for clipping before `step`."""
-            if self.grace is not None:
-                self.grace.synchronize()
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within it, `step()` takes the gradients as they are."""
+        self._grace_skip = True
+        try:
+            yield
+        finally:
+            self._grace_skip = False
 
-        @contextlib.contextmanager
-        def skip_synchronize(self) -> Iterator[None]:
-            """Within it, `step()` takes the gradients as they are."""
-            self._grace_skip = True
-            try:
-                yield
-            finally:
-                self._grace_skip = False
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Within it, backward passes only add up locally; the first one after it exchanges the sum."""
+        if self.grace is None:
+            yield
+            return
+        reducer = self.grace.reducer
+        before, reducer.enabled = reducer.enabled, False
+        try:
+            yield
+        finally:
+            reducer.enabled = before
 
-        @contextlib.contextmanager
-        def no_sync(self) -> Iterator[None]:
-            """Within it, backward passes only add up locally; the first one after it exchanges the sum."""
-            if self.grace is None:
-                yield
-                return
-            reducer = self.grace.reducer
-            before, reducer.enabled = reducer.enabled, False
-            try:
-                yield
-            finally:
-                reducer.enabled = before
+    @property
+    def backward_passes_per_step(self) -> int:
+        return 1 if self.grace is None else self.grace.reducer.options.passes
 
-        @property
-        def backward_passes_per_step(self) -> int:
-            return 1 if self.grace is None else self.grace.reducer.options.passes
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Exchange after that many backward passes from now on."""
+        if passes < 1:
+            raise ConfigError(f"backward_passes_per_step={passes} must be 1 or more.")
+        if self.grace is not None:
+            self.grace.reducer.options.passes = passes
 
-        def set_backward_passes_per_step(self, passes: int) -> None:
-            """Exchange after that many backward passes from now on."""
-            if passes < 1:
-                raise ConfigError(f"backward_passes_per_step={passes} must be 1 or more.")
-            if self.grace is not None:
-                self.grace.reducer.options.passes = passes
-
-        def state_dict(self) -> dict[str, Any]:
-            """The optimizer's own and, where it is saved, under "grace" that of this rank's handle."""
-            own = super().state_dict()
-            return (
-                {**own, "grace": self.grace.state_dict()} if saves_state and self.grace is not None else own
-            )
-
-        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-            """Go on from `state_dict`. From another rank's, all but the residuals is taken, with a warning."""
-            if self.grace is not None:
-                self.grace.reducer.give_up()
-                _load(self.grace, state_dict.get("grace"))
-            super().load_state_dict({key: value for key, value in state_dict.items() if key != "grace"})
-
-    Distributed.__name__ = Distributed.__qualname__ = base.__name__
-    Distributed.__module__ = module or base.__module__
-    return Distributed
-
-
-def _load(handle: OptimizerHandle, saved: dict[str, Any] | None) -> None:
-    if saved is None:
-        return
-    transport = handle.session.transport
-    if (saved["rank"], saved["world_size"]) != (transport.rank, transport.size):
-        warnings.warn(
-            f"this is the checkpoint of rank {saved['rank']} of {saved['world_size']}, loaded on rank {transport.rank} "
-            f"of {transport.size}: residuals start from zero here. Save and load one per rank to go on exactly.",
-            stacklevel=3,
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's own and, where it is saved, under "grace" that of this rank's handle."""
+        own = super().state_dict()
+        return (
+            {**own, "grace": self.grace.state_dict()} if self._grace_saves and self.grace is not None else own
         )
-        saved = without_residuals(saved, transport.rank, transport.size)
-    handle.load_state_dict(saved)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from `state_dict`. From another rank's, all but the residuals is taken, with a warning."""
+        own = {key: value for key, value in state_dict.items() if key != "grace"}
+        if self.grace is None or state_dict.get("grace") is None:
+            super().load_state_dict(own)
+            return
+        self.grace.reducer.give_up()
+        saved = _fitting(self.grace, state_dict["grace"])
+        # Both are checked before either changes.
+        self.grace.session.check_state(saved)
+        super().load_state_dict(own)
+        self.grace.load_state_dict(saved)
+
+
+def _step(self: Distributed, closure: Callable[[], Any] | None = None) -> Any:
+    """Take a step with the averaged gradients; what backward has not exchanged is exchanged first."""
+    if self.grace is not None and not self.grace.closed and not self._grace_skip:
+        self.grace.before_step(closure)
+    plain = super(Distributed, self).step
+    loss = plain() if closure is None else plain(closure)
+    if self.grace is not None:
+        self.grace.after_step()
+    self._opt_called = True
+    return loss
+
+
+# The class below runs the step hooks; torch would otherwise wrap this one too, and run them twice. Schedulers
+# wrap `step` to see the order of calls, which `_opt_called` tells.
+_step.hooked = _step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+
+
+def _fitting(handle: OptimizerHandle, saved: dict[str, Any]) -> dict[str, Any]:
+    """`saved` as this rank may load it."""
+    transport = handle.session.transport
+    if (saved["rank"], saved["world_size"]) == (transport.rank, transport.size):
+        return saved
+    warnings.warn(
+        f"this is the checkpoint of rank {saved['rank']} of {saved['world_size']}, loaded on rank {transport.rank} "
+        f"of {transport.size}: residuals start from zero here. Save and load one per rank to go on exactly.",
+        stacklevel=3,
+    )
+    return without_residuals(saved, transport.rank, transport.size)

@@ -1,7 +1,7 @@
-"""Hot loops on flat buffers: one function an operation, the same signature in every backend.
+"""Hot loops on contiguous buffers: one function an operation, the same signature in every backend (`interface`).
 
 `reference` is plain torch, runs anywhere and is the oracle; `native` is the compiled CPU core; `triton` serves
-CUDA tensors. `GRACE_KERNELS=reference|native|triton` forces one.
+CUDA tensors. `GRACE_KERNELS=reference|native|triton` forces one. Callers use `of`, `wire` and `check` alone.
 """
 
 from __future__ import annotations
@@ -9,11 +9,15 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-from types import ModuleType
+from typing import cast
 
 from torch import Tensor
 
 from ..errors import ConfigError
+from .interface import Kernels
+from .source import Correction, Leave, Source
+
+__all__ = ["BACKENDS", "Correction", "Kernels", "Leave", "Source", "backend", "forced", "of"]
 
 BACKENDS = ("reference", "native", "triton")
 forced = os.environ.get("GRACE_KERNELS", "")
@@ -22,13 +26,13 @@ every tensor took as long as compressing a small one.)"""
 _REMEDY = {"native": "reinstall with a C++ compiler present", "triton": "pip install 'grace-dl[triton]'"}
 
 
-def of(tensor: Tensor) -> ModuleType:
+def of(tensor: Tensor) -> Kernels:
     """The backend that serves tensors like this one."""
     return backend(forced, "cpu" if tensor.is_cpu else tensor.device.type)
 
 
 @functools.cache
-def backend(name: str, device: str) -> ModuleType:
+def backend(name: str, device: str) -> Kernels:
     """The backend for a device type, or the one of this name."""
     if name and name not in BACKENDS:
         raise ConfigError(f"GRACE_KERNELS={name!r} is no backend; choose one of {', '.join(BACKENDS)}.")
@@ -41,7 +45,8 @@ def backend(name: str, device: str) -> ModuleType:
                 f"GRACE_KERNELS={name!r} asks for a backend that cannot be loaded ({error}); "
                 f"{_REMEDY.get(wanted, 'reinstall')}, or unset GRACE_KERNELS."
             ) from error
-        return importlib.import_module("grace_dl.kernels.reference")
-    if wanted == "triton":
-        module.ready(device)
-    return module
+        module = importlib.import_module("grace_dl.kernels.reference")
+    else:
+        if wanted == "triton":
+            module.ready(device)
+    return cast(Kernels, module)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from ..errors import PayloadError, UnsupportedError
+from .wire import Spec
 
 
 def payload_part(part: Tensor, dtype: torch.dtype, numel: int) -> None:
@@ -18,6 +20,20 @@ def payload_part(part: Tensor, dtype: torch.dtype, numel: int) -> None:
             f"({'contiguous' if part.is_contiguous() else 'strided'}), but {numel} contiguous elements of {dtype} "
             "were expected: the peer uses another method, other settings or another tensor size."
         )
+
+
+def payload_parts(payload: Sequence[Tensor], spec: Spec) -> None:
+    """Raise unless a peer's payload consists of the tensors that `spec` says."""
+    found = tuple([(part.dtype, part.numel()) for part in payload])
+    if found != tuple(spec):
+        raise PayloadError(
+            f"a payload holds {_describe(found)}, but {_describe(spec)} were expected: the peer uses another method, "
+            "other settings or another tensor size."
+        )
+
+
+def _describe(parts: Spec) -> str:
+    return ", ".join(f"{count} {str(dtype).removeprefix('torch.')}" for dtype, count in parts) or "nothing"
 
 
 def working(x: Tensor) -> None:

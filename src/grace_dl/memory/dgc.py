@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Compressor, Payload
-from ..errors import ConfigError
+from ..kernels import Correction
 from ..key import Key
 from ..settings import flag, number
 from .base import Memory, NotFinite, Pending, Piece
@@ -28,7 +28,8 @@ class DgcPending(Pending):
 class DgcMemory(Memory):
     """m = mu m + g, v = v + m; what is sent of v leaves v, and its momentum is zeroed.
 
-    momentum: mu; the optimizer then runs without momentum of its own. nesterov: m = mu (m + g), v = v + m + g.
+    momentum: mu; the optimizer then runs without momentum of its own.
+    nesterov: m = mu (m + g), v = v + m + g.
     momentum_masking: zero m where something was sent, so that stale momentum does not push old directions.
     gradient_clipping: before accumulation, limit each parameter's local gradient to this norm divided by the square
     root of the number of workers; or a function from gradient to clipped gradient.
@@ -45,23 +46,11 @@ class DgcMemory(Memory):
         gradient_clipping: float | Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__()
-        number("momentum", momentum, "the share of the last step's momentum that is kept, in [0, 1)")
+        why = "the share of the last step's momentum that remains; 0.9 is usual, 0 is plain accumulation"
+        self.momentum = number("momentum", momentum, why, least=0, below=1)
         if gradient_clipping is not None and not callable(gradient_clipping):
-            number(
-                "gradient_clipping",
-                gradient_clipping,
-                "the largest norm of a parameter's gradient, or a function",
-            )
-        if not 0 <= momentum < 1:
-            raise ConfigError(
-                f"momentum={momentum!r} must lie in [0, 1); 0.9 is usual, 0 is plain accumulation."
-            )
-        if gradient_clipping is not None and not callable(gradient_clipping) and not gradient_clipping > 0:
-            raise ConfigError(
-                f"gradient_clipping={gradient_clipping!r} must be a positive norm, a function from gradient to clipped "
-                "gradient, or None."
-            )
-        self.momentum = float(momentum)
+            why = "the largest norm of a parameter's gradient; or a function from gradient to clipped gradient, or None"
+            number("gradient_clipping", gradient_clipping, why, above=0, most=math.inf)
         self.nesterov = flag("nesterov", nesterov)
         self.momentum_masking = flag("momentum_masking", momentum_masking)
         self.gradient_clipping = gradient_clipping
@@ -72,7 +61,7 @@ class DgcMemory(Memory):
             found["gradient_clipping"] = getattr(self.gradient_clipping, "__qualname__", "a function")
         return found
 
-    def _clip(self, grad: Tensor, workers: int = 1) -> tuple[Tensor, float]:
+    def _clip(self, grad: Tensor, workers: int) -> tuple[Tensor, float]:
         """The gradient to accumulate and its factor; `grad` itself stays as it is until the step is decided."""
         limit = self.gradient_clipping
         if limit is None:
@@ -80,40 +69,25 @@ class DgcMemory(Memory):
         if callable(limit):
             clipped = limit(grad.clone())
             return clipped.to(grad.dtype).contiguous().view_as(grad), 1.0
-        norm = math.sqrt(kernels.of(grad).square_sum(grad.view(-1)))
+        norm = math.sqrt(kernels.of(grad).square_sum(grad))
         bound = limit / math.sqrt(workers)
         return grad, (bound / norm if norm > bound else 1.0)
 
     def compensate(self, tensor: Tensor, name: str) -> Tensor:
-        """v as it will be after this gradient; changes nothing."""
+        """v as it will be after this gradient, on one worker; changes nothing."""
         m, v = self.slot(name, "m", tensor).clone(), self.slot(name, "v", tensor).clone()
-        used, scale = self._clip(tensor)
-        kernels.of(v).dgc_correct_(m.view(-1), v.view(-1), used.view(-1), self.momentum, self.nesterov, scale)
+        state = Correction(m, v, *self._clip(tensor, workers=1))
+        kernels.of(v).dgc_correct_(state, self.momentum, self.nesterov)
         return v.view_as(tensor)
 
     def begin(self, grad: Tensor, key: Key, compressor: Compressor, out: Payload | None = None) -> DgcPending:
-        if grad.numel() and hasattr(compressor, "encode_corrected_"):
-            (result,) = self.begin_all([(grad, key, out)], compressor)
-            if isinstance(result, Exception):
-                raise result
-            assert isinstance(result, DgcPending)
-            return result
-        m, v = self.slot(key.name, "m", grad), self.slot(key.name, "v", grad)
-        if not kernels.of(grad).all_finite(grad):
-            raise NotFinite
-        used, scale = self._clip(grad, key.workers)
-        kernels.of(v).dgc_correct_(m.view(-1), v.view(-1), used.view(-1), self.momentum, self.nesterov, scale)
-        try:
-            payload, ctx = compressor.encode(v, key, out)
-        except BaseException:
-            self._undo(key.name, used, scale)
-            raise
-        return DgcPending(key, compressor, grad, payload, ctx, None, used, scale)
+        (result,) = self.begin_all([(grad, key, out)], compressor)
+        if isinstance(result, Exception):
+            raise result
+        assert isinstance(result, DgcPending)
+        return result
 
     def begin_all(self, pieces: Sequence[Piece], compressor: Compressor) -> list[Pending | Exception]:
-        fused = getattr(compressor, "encode_corrected_", None)
-        if fused is None or not all(grad.numel() for grad, _, _ in pieces):
-            return super().begin_all(pieces, compressor)
         results: list[Pending | Exception] = []
         for grad, key, _ in pieces:
             try:
@@ -125,23 +99,22 @@ class DgcMemory(Memory):
         pendings = [result for result in results if isinstance(result, DgcPending)]
         if not pendings:
             return results
+        steps: Iterator[bool | Exception]
         try:
-            encoded, steps = fused(
-                [(self.state[p.key.name]["m"], self.state[p.key.name]["v"]) for p in pendings],
-                [p.used for p in pendings],
+            encoded, steps = compressor.encode_corrected_(
+                [self._state(p) for p in pendings],
                 [p.key for p in pendings],
                 self.momentum,
                 self.nesterov,
-                [p.scale for p in pendings],
                 [pieces[place][2] for place in places],
             )
         except Exception as error:
             encoded, steps = [([], None)] * len(places), iter([error] * len(places))
-        for pending, (payload, ctx) in zip(pendings, encoded, strict=True):
-            pending.payload, pending.ctx = payload, ctx
         done: list[bool | Exception] = []
         try:
             self._run(steps, done)
+            for pending, (payload, ctx) in zip(pendings, encoded, strict=True):
+                pending.payload, pending.ctx = payload, ctx
             for place, good in zip(places, done, strict=True):
                 if good is not True:
                     results[place] = good or NotFinite()
@@ -165,11 +138,16 @@ class DgcMemory(Memory):
                 done.append(error)
 
     def _prepare(self, grad: Tensor, key: Key) -> tuple[Tensor, float]:
-        """Make room for a parameter's state, and clip; what is accumulated is looked through later, unless clipped."""
+        """Allocate a parameter's state, and clip; what is accumulated is looked through later, unless clipped."""
         self.slot(key.name, "m", grad), self.slot(key.name, "v", grad)
         if self.gradient_clipping is not None and not kernels.of(grad).all_finite(grad):
             raise NotFinite
         return self._clip(grad, key.workers)
+
+    def _state(self, pending: DgcPending) -> Correction:
+        slots = self.state[pending.key.name]
+        assert pending.used is not None
+        return Correction(slots["m"], slots["v"], pending.used, pending.scale)
 
     def commit(self, pending: Pending) -> None:
         self.commit_all([pending])
@@ -179,24 +157,17 @@ class DgcMemory(Memory):
         if not pendings:
             return
         slots, compressor = [self.state[pending.key.name] for pending in pendings], pendings[0].compressor
-        settle = getattr(compressor, "settle_", None)
-        if settle is not None:
-            ms = [slot["m"] for slot in slots] if self.momentum_masking else None
-            settle([slot["v"] for slot in slots], ms, [pending.payload for pending in pendings])
-            return
-        for pending, slot in zip(pendings, slots):
-            compressor.residual_(slot["v"], pending.payload, pending.ctx)
-            if self.momentum_masking:
-                sent = compressor.decompress(pending.payload, pending.ctx)
-                slot["m"].masked_fill_(sent.view_as(slot["m"]) != 0, 0.0)
+        compressor.settle_(
+            [slot["v"] for slot in slots],
+            [slot["m"] for slot in slots] if self.momentum_masking else None,
+            [pending.payload for pending in pendings],
+            [pending.ctx for pending in pendings],
+        )
 
     def abort(self, pending: Pending) -> None:
-        assert isinstance(pending, DgcPending) and pending.used is not None
-        self._undo(pending.key.name, pending.used, pending.scale)
-
-    def _undo(self, name: str, used: Tensor, scale: float) -> None:
-        m, v = self.state[name]["m"], self.state[name]["v"]
-        kernels.of(v).dgc_undo_(m.view(-1), v.view(-1), used.view(-1), self.momentum, self.nesterov, scale)
+        assert isinstance(pending, DgcPending)
+        state = self._state(pending)
+        kernels.of(state.v).dgc_undo_(state, self.momentum, self.nesterov)
 
     def after_dense_(self, means: Sequence[Tensor], names: Sequence[str]) -> None:
         """Parameters that travel dense get their momentum here, after the average."""

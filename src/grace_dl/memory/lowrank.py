@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,11 +29,11 @@ class Matrix:
 
     def times(self, q: Tensor) -> Tensor:
         """(e + grad) Qᵀ for Q of shape (r, m): the factor P, of shape (n, r)."""
-        return cast(Tensor, kernels.of(self.e).project_rows(self.e, self.grad, q))
+        return kernels.of(self.e).project_rows(self.e, self.grad, q)
 
     def transposed_times(self, p: Tensor) -> Tensor:
         """Pᵀ (e + grad) for P of shape (n, r): the factor Q, of shape (r, m)."""
-        return cast(Tensor, kernels.of(self.e).project_columns(self.e, self.grad, p))
+        return kernels.of(self.e).project_columns(self.e, self.grad, p)
 
 
 class LowRankPending(Pending):
@@ -122,8 +122,8 @@ class LowRankMemory(Memory):
             self._settle(pending, None)
 
     def _settle(self, pending: LowRankPending, out: Tensor | None) -> None:
-        matrix = pending.matrix
-        kernels.of(matrix.e).settle_factors(matrix.e, matrix.grad, *pending.sent, out, *pending.payload)
+        matrix, (p, q), (p_mean, q_mean) = pending.matrix, pending.sent, pending.payload
+        kernels.of(matrix.e).settle_factors(matrix.e, matrix.grad, p, q, out, p_mean, q_mean)
         for slot, factor in pending.factors.items():
             # A copy: the average is a view into the frame of the whole bucket.
             self.state[pending.key.name][slot] = warm(factor, pending.key, slot)
@@ -134,4 +134,4 @@ class LowRankMemory(Memory):
 
 def finite(factors: Sequence[Tensor]) -> list[bool]:
     """For each averaged factor, whether all of it is finite: products overflow sooner than the gradient."""
-    return [bool(kernels.of(factor).all_finite(factor)) for factor in factors]
+    return [kernels.of(factor).all_finite(factor) for factor in factors]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .. import kernels
 from ..compressor.base import Compressor, Payload
-from ..compressor.twosided import TwoSidedCodec
-from ..errors import ConfigError
-from ..kernels.reference.signs import settled
+from ..kernels import Leave, Source
 from ..key import Key
 from ..settings import number
 from .base import Memory, Pending
@@ -17,22 +16,19 @@ from .base import Memory, Pending
 class ResidualMemory(Memory):
     """x = beta * e + gamma * g; afterwards e = x - sent.
 
-    The residual is written while encoding, in the same pass over memory; `abort` takes it back. Of a
-    `TwoSidedCodec` slot `e` holds x until the next step, and `owed` what has then to be taken off.
+    beta: weight of the residual; 1 is plain error feedback, less forgets.
+    gamma: weight of the gradient.
+
+    The residual is written while encoding, in the same pass over memory; `abort` takes it back. Where a method defers
+    that (`Compressor.deferred`), slot `e` holds x until the next step, and `owed` what has then to be taken off.
     """
 
     linear = ("e", "owed")
 
     def __init__(self, beta: float = 1.0, gamma: float = 1.0) -> None:
         super().__init__()
-        for label, value in (("beta", beta), ("gamma", gamma)):
-            number(label, value, "1 is plain error feedback")
-            if not 0 < value < float("inf"):
-                raise ConfigError(
-                    f"{label}={value!r} must be a positive, finite number; 1 is plain error feedback."
-                )
-        self.beta = float(beta)
-        self.gamma = float(gamma)
+        self.beta = number("beta", beta, "1 is plain error feedback", above=0)
+        self.gamma = number("gamma", gamma, "1 is plain error feedback", above=0)
 
     def compensate(self, tensor: Tensor, name: str) -> Tensor:
         self.slot(name, "e", tensor)
@@ -48,16 +44,16 @@ class ResidualMemory(Memory):
 
     def begin(self, grad: Tensor, key: Key, compressor: Compressor, out: Payload | None = None) -> Pending:
         e = self.slot(key.name, "e", grad)
-        slots, factors = self.state[key.name], {"beta": self.beta, "gamma": self.gamma}
-        if isinstance(compressor, TwoSidedCodec):
+        slots = self.state[key.name]
+        if compressor.deferred:
             if "owed" not in slots:
-                slots["owed"] = torch.zeros(2, dtype=e.dtype, device=e.device)
-            payload, ctx = compressor.encode_owing_(e, slots["owed"], grad, key, **factors, out=out)
-        else:
-            if "owed" in slots:  # the state of another method was loaded
-                e.copy_(self._whole(key.name))
-                del slots["owed"]
-            payload, ctx = compressor.encode_residual_(e, grad, key, **factors, out=out)
+                slots["owed"] = torch.zeros(compressor.deferred, dtype=e.dtype, device=e.device)
+        elif "owed" in slots:  # the state of another method was loaded
+            e.copy_(self._whole(key.name))
+            del slots["owed"]
+        leave: Leave = "deferred" if compressor.deferred else "residual"
+        source = Source(e, grad, self.beta, self.gamma, leave, slots.get("owed"))
+        payload, ctx = compressor.encode_from(source, key, out)
         return Pending(key, compressor, grad, payload, ctx)
 
     def commit(self, pending: Pending) -> None:
@@ -83,4 +79,5 @@ class ResidualMemory(Memory):
     def _whole(self, name: str) -> Tensor:
         """The residual, with what is owed taken off."""
         slots = self.state[name]
-        return settled(slots["e"], slots["owed"]) if "owed" in slots else slots["e"]
+        e = slots["e"]
+        return kernels.of(e).settled(e, slots["owed"]) if "owed" in slots else e

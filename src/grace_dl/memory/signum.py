@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ..compressor.base import Compressor, Payload
+from ..kernels import Source
 from ..key import Key
 from ..methods.signum import MOMENTUM, checked_momentum
 from .base import Memory, Pending
@@ -32,18 +33,14 @@ class SignumMemory(Memory):
         self.slot(name, "m", tensor).copy_(tensor)
 
     def begin(self, grad: Tensor, key: Key, compressor: Compressor, out: Payload | None = None) -> Pending:
-        fused = getattr(compressor, "encode_momentum_", None)
-        if fused is None:
-            return super().begin(grad, key, compressor, out)
         m = self.slot(key.name, "m", grad)
-        payload, ctx = fused(m, grad, key, self.momentum, 1 - self.momentum, out)
+        source = Source(m, grad, self.momentum, 1 - self.momentum, "compensated")
+        payload, ctx = compressor.encode_from(source, key, out)
         return Pending(key, compressor, grad, payload, ctx)
 
     def commit(self, pending: Pending) -> None:
-        if pending.compensated is not None:
-            super().commit(pending)
+        """Nothing is left to do: `begin` wrote the momentum."""
 
     def abort(self, pending: Pending) -> None:
-        if pending.compensated is None:
-            m = self.state[pending.key.name]["m"]
-            m.sub_(pending.grad.view_as(m), alpha=1 - self.momentum).div_(self.momentum)
+        m = self.state[pending.key.name]["m"]
+        m.sub_(pending.grad.view_as(m), alpha=1 - self.momentum).div_(self.momentum)

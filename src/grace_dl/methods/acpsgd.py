@@ -15,7 +15,12 @@ from ..registry import register
     schedule=from_step,
 )
 class ACPSGDCompressor(LowRankCompressor):
-    """Low rank: averages P = M orth(Q) and Q = Mᵀ orth(P) in turn, one a step; the result is P Qᵀ."""
+    """Low rank: averages P = M orth(Q) and Q = Mᵀ orth(P) in turn, one a step; the result is P Qᵀ.
+
+    rank: the number of columns of each factor; 1 to 4 is usual.
+    min_compression_rate: tensors whose factors are not this many times smaller travel uncompressed.
+    start_iter: gradients are averaged uncompressed before this step.
+    """
 
     def __init__(self, rank: int = DEFAULT_RANK, min_compression_rate: float = 2) -> None:
         super().__init__(rank, min_compression_rate)

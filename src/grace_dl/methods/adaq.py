@@ -7,8 +7,10 @@ from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Context, Payload, Spec
-from ..compressor.sparse import SparseCodec, check_parts, check_ratio, kept
-from ..kernels.reference.indices import index_bytes
+from ..compressor.sparse import SparseCodec, check_ratio
+from ..kernels import Kernels, Source
+from ..kernels.check import payload_parts
+from ..kernels.wire import adaq_slots, index_bytes, packed_bytes
 from ..key import Key
 from ..registry import register
 
@@ -24,23 +26,18 @@ class AdaqCompressor(SparseCodec):
         super().__init__()
         self.ratio = check_ratio(ratio)
 
-    def _slots(self, numel: int) -> int:
-        # Each side rounds by itself and sends at least one, which together takes up to two more than the ratio.
-        return min(numel, kept(self.ratio, numel) + 2)
-
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:
-        slots = self._slots(numel)
-        bits = index_bytes(numel, slots)
-        return ((dtype, 2), (torch.int32, 2), (torch.uint8, bits), (torch.uint8, (slots + 7) // 8))
+        slots = adaq_slots(self.ratio, numel)
+        coded = (torch.uint8, index_bytes(numel, slots)), (torch.uint8, packed_bytes(slots, 1))
+        return ((dtype, 2), (torch.int32, 2), *coded)
 
-    def _run(
-        self, x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, key: Key, out: Payload | None
-    ) -> Payload:
-        payload = self.allocate(x.numel(), x.dtype, x.device) if out is None else out
-        ratio, slots = self.ratio, self._slots(x.numel())
-        kernels.of(x).adaq_encode(x, g, beta, gamma, ef, ratio, slots, *payload)
-        return payload
+    def _run(self, kernel: Kernels, source: Source, key: Key, out: Payload) -> Payload:
+        ratio = self.ratio
+        kernel.adaq_encode(source, ratio, adaq_slots(ratio, source.x.numel()), *out)
+        return out
 
     def _add(self, out: Tensor, payload: Payload, ctx: Context, alpha: float) -> None:
-        check_parts(payload, self.spec(out.numel(), out.dtype))
-        kernels.of(out).adaq_add(out, *payload, self._slots(out.numel()), alpha)
+        payload_parts(payload, self.spec(out.numel(), out.dtype))
+        means, counts, index, signs = payload
+        slots = adaq_slots(self.ratio, out.numel())
+        kernels.of(out).adaq_add(out, means, counts, index, signs, slots, alpha)

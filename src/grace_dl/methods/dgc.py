@@ -14,11 +14,11 @@ from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Context, Payload, Spec
-from ..compressor.sparse import IndexedCodec, check_parts, check_ratio, kept
+from ..compressor.sparse import IndexedCodec, check_ratio
 from ..errors import ConfigError
-from ..kernels.check import broken
-from ..kernels.reference.indices import index_bytes
-from ..kernels.reference.sparse import Sampling, Sent
+from ..kernels import Correction, Kernels, Source
+from ..kernels.check import broken, payload_parts
+from ..kernels.wire import Sampling, Sent, index_bytes, selected
 from ..key import Key
 from ..registry import Stages, register
 from ..settings import flag, number, whole
@@ -48,14 +48,8 @@ def warmup_ratios(ratio: float, stages: int, coeff: float | Sequence[float] | No
         first = max(WARMUP, ratio)
         factor = (ratio / first) ** (1 / stages)
     else:
-        number("warmup_coeff", coeff, "the factor of the ratio from stage to stage, or a list of ratios")
-        assert isinstance(coeff, int | float)
-        if not 0 < coeff < 1:
-            raise ConfigError(
-                f"warmup_coeff={coeff!r} must lie in (0, 1): the ratio is multiplied by it at every stage. A list "
-                "gives the ratios themselves."
-            )
-        first = factor = float(coeff)
+        why = "the ratio is multiplied by it at every stage; a list gives the ratios themselves"
+        first = factor = number("warmup_coeff", coeff, why, above=0, below=1)
     return [max(first * factor**stage, ratio) for stage in range(stages)]
 
 
@@ -66,8 +60,8 @@ def warmup(
     warmup_coeff: float | Sequence[float] | None = None,
 ) -> Stages:
     """The stages of a warm-up, each `warmup_steps` steps long."""
-    whole("warmup_stages", warmup_stages, "the number of warm-up stages; 0 for no warm-up", 0)
-    whole("warmup_steps", warmup_steps, "the length of a warm-up stage in steps", 0)
+    whole("warmup_stages", warmup_stages, "the number of warm-up stages; 0 for no warm-up", least=0)
+    whole("warmup_steps", warmup_steps, "the length of a warm-up stage in steps", least=0)
     if bool(warmup_stages) != bool(warmup_steps):
         raise ConfigError(
             f"warmup_stages={warmup_stages} and warmup_steps={warmup_steps} go together: stages, and steps of each."
@@ -96,8 +90,8 @@ class DgcCompressor(IndexedCodec):
     `resample`, raised) by these factors until the number of hits lies within them, at most so many times.
     resample: with more hits than the upper bound allows take the k largest at once. Whatever remains above k hits
     is trimmed by magnitude in any case.
-    fp16_values: values travel as float16. int32_indices: accepted for scripts that set it; indices are coded in 9 to 13
-    bits, smaller than either width.
+    fp16_values: values travel as float16.
+    int32_indices: accepted for scripts that set it; indices are coded in 9 to 13 bits, smaller than either width.
     warmup_stages, warmup_steps: so many stages of so many steps lead from a quarter of the elements to `ratio`.
     warmup_coeff: the factor of the ratio from stage to stage, or a list with the ratio of each stage.
     """
@@ -116,24 +110,17 @@ class DgcCompressor(IndexedCodec):
     ) -> None:
         super().__init__()
         self.ratio = check_ratio(ratio)
-        number("sample_ratio", sample_ratio, "the share of elements looked at, in (0, 1]")
-        number("compress_lower_bound", compress_lower_bound, "at most 1, as 0.8 is")
-        number("compress_upper_bound", compress_upper_bound, "at least 1, as 1.3 is")
-        if not 0 < sample_ratio <= 1:
-            raise ConfigError(
-                f"sample_ratio={sample_ratio!r} must lie in (0, 1]: the share of elements looked at."
-            )
-        if not 0 < compress_lower_bound <= 1 <= compress_upper_bound < math.inf:
-            raise ConfigError(
-                f"compress_lower_bound={compress_lower_bound!r} and compress_upper_bound={compress_upper_bound!r} must "
-                "enclose 1, as 0.8 and 1.3 do: they bound the number of hits as a multiple of k."
-            )
-        whole("max_adaptation_iters", max_adaptation_iters, "how often the threshold may be changed", 0)
-        self.sample_ratio = float(sample_ratio)
+        self.sample_ratio = number(
+            "sample_ratio", sample_ratio, "the share of elements looked at", above=0, most=1
+        )
+        why = "bounds on the number of hits, as multiples of k; 0.8 and 1.3 are usual"
+        lower = number("compress_lower_bound", compress_lower_bound, why, above=0, most=1)
+        upper = number("compress_upper_bound", compress_upper_bound, why, least=1)
+        self.compress_lower_bound, self.compress_upper_bound = lower, upper
         self.strided_sample = flag("strided_sample", strided_sample)
-        self.compress_upper_bound = float(compress_upper_bound)
-        self.compress_lower_bound = float(compress_lower_bound)
-        self.max_adaptation_iters = max_adaptation_iters
+        self.max_adaptation_iters = whole(
+            "max_adaptation_iters", max_adaptation_iters, "how often the threshold is adapted", least=0
+        )
         self.resample = flag("resample", resample)
         self.fp16_values = flag("fp16_values", fp16_values)
         self.int32_indices = flag("int32_indices", int32_indices)
@@ -142,7 +129,7 @@ class DgcCompressor(IndexedCodec):
         return len(shape) > 1 and self.ratio < 1
 
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:
-        return _parts(torch.float16 if self.fp16_values else dtype, kept(self.ratio, numel), numel)
+        return _parts(torch.float16 if self.fp16_values else dtype, selected(self.ratio, numel), numel)
 
     def _sampling(self, numel: int, k: int, key: Key) -> Sampling:
         # Fewer than two expected hits in the sample would make the threshold a matter of luck.
@@ -156,47 +143,41 @@ class DgcCompressor(IndexedCodec):
         bounds = self.compress_lower_bound, self.compress_upper_bound
         return Sampling(rank, samples, start, stride, word, *bounds, self.max_adaptation_iters, self.resample)
 
-    def _run(
-        self, x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, key: Key, out: Payload | None
-    ) -> Payload:
-        payload = self.allocate(x.numel(), x.dtype, x.device) if out is None else out
-        k = payload[0].numel()
-        sampling = self._sampling(x.numel(), k, key)
-        kernels.of(x).dgc_encode(x, g, beta, gamma, ef, k, sampling, *payload)
-        return payload
+    def _run(self, kernel: Kernels, source: Source, key: Key, out: Payload) -> Payload:
+        k = out[0].numel()
+        kernel.dgc_encode(source, k, self._sampling(source.x.numel(), k, key), *out)
+        return out
 
     def encode_corrected_(
         self,
-        states: Sequence[tuple[Tensor, Tensor]],
-        grads: Sequence[Tensor],
+        states: Sequence[Correction],
         keys: Sequence[Key],
         momentum: float,
         nesterov: bool,
-        scales: Sequence[float],
         outs: Sequence[Payload | None],
     ) -> tuple[list[tuple[Payload, Context]], Iterator[bool]]:
-        """Bring each `scale * grad` into its momentum m and sum v (Lin 2018, equations 4 and 5) and encode the new v.
-
-        Returns where the payloads will be, and an iterator that does one tensor at every `next`. It gives False where a
-        gradient is not finite: m and v are then as before, to rounding. A v stays whole until `settle_`.
-        """
+        if not all(state.v.numel() for state in states):
+            return super().encode_corrected_(states, keys, momentum, nesterov, outs)
         found, samplings = [], []
-        for (_, v), key, out in zip(states, keys, outs):
+        for (_, v, _, _), key, out in zip(states, keys, outs):
             payload = self.allocate(v.numel(), v.dtype, v.device) if out is None else out
             samplings.append(self._sampling(v.numel(), payload[0].numel(), key))
             found.append((payload, Context(v.shape, v.dtype, key)))
-        ms, vs = [m for m, _ in states], [v for _, v in states]
-        payloads = [payload for payload, _ in found]
-        step = kernels.of(vs[0]).dgc_step_
-        return found, step(ms, vs, grads, momentum, nesterov, scales, samplings, payloads)
+        step = kernels.of(states[0].v).dgc_step_
+        return found, step(states, momentum, nesterov, samplings, [payload for payload, _ in found])
 
-    def settle_(self, vs: Sequence[Tensor], ms: Sequence[Tensor] | None, payloads: Sequence[Payload]) -> None:
-        """Take what `payloads` send out of `vs`, and zero their momenta (factor masking, Lin 2018, section 3.2) if given."""
+    def settle_(
+        self,
+        vs: Sequence[Tensor],
+        ms: Sequence[Tensor] | None,
+        payloads: Sequence[Payload],
+        ctxs: Sequence[Context],
+    ) -> None:
         sent = [(values, index, int(count.item())) for values, index, count in payloads]
         kernels.of(vs[0]).dgc_commit_(vs, ms, sent)
 
     def _sent(self, payload: Payload, numel: int, dtype: torch.dtype) -> Sent:
-        check_parts(payload, self.spec(numel, dtype))
+        payload_parts(payload, self.spec(numel, dtype))
         count, places = int(payload[2].item()), payload[0].numel()
         if not 0 <= count <= places:
             raise broken(f"{count} of {places} elements are announced")

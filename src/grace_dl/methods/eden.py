@@ -7,15 +7,17 @@ from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Context, Payload, Spec
-from ..compressor.sparse import FlatCodec, check_parts
-from ..errors import ConfigError
-from ..kernels.reference.eden import eden_sizes
+from ..compressor.codec import KernelCodec
+from ..kernels import Kernels, Source
+from ..kernels.check import payload_parts
+from ..kernels.wire import eden_sizes
 from ..key import Key
 from ..registry import register
+from ..settings import choice
 
 
 @register("eden", family="quantiser", bits="1 to 4", reference="Vargaftik 2022, ICML")
-class EdenCompressor(FlatCodec):
+class EdenCompressor(KernelCodec):
     """Rotates blocks of 4096 elements at random and quantises each coordinate to `bits` bits, with an unbiased scale.
 
     bits: 1 to 4 a coordinate. The rotation's seed travels with the payload, so every rank may draw its own: errors of
@@ -27,26 +29,21 @@ class EdenCompressor(FlatCodec):
 
     def __init__(self, bits: int = 1) -> None:
         super().__init__()
-        if bits not in (1, 2, 3, 4) or isinstance(bits, bool):
-            raise ConfigError(f"bits={bits!r} must be 1, 2, 3 or 4: the bits a coordinate is quantised to.")
-        self.bits = int(bits)
+        self.bits = choice("bits", bits, (1, 2, 3, 4), "the bits a coordinate is quantised to")
 
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:
         coordinates, blocks = eden_sizes(numel)
         return ((torch.uint8, coordinates * self.bits // 8), (dtype, blocks), (torch.int64, 1))
 
-    def _run(
-        self, x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, key: Key, out: Payload | None
-    ) -> Payload:
-        payload = self.allocate(x.numel(), x.dtype, x.device) if out is None else out
-        codes, scales, seed = payload
+    def _run(self, kernel: Kernels, source: Source, key: Key, out: Payload) -> Payload:
+        codes, scales, seed = out
         word = key.word()
         seed.fill_(word - (1 << 64) if word >> 63 else word)
-        kernels.of(x).eden_encode(x, g, beta, gamma, ef, self.bits, word, codes, scales)
-        return payload
+        kernel.eden_encode(source, self.bits, word, codes, scales)
+        return out
 
     def _add(self, out: Tensor, payload: Payload, ctx: Context, alpha: float) -> None:
-        check_parts(payload, self.spec(out.numel(), out.dtype))
+        payload_parts(payload, self.spec(out.numel(), out.dtype))
         codes, scales, seed = payload
         word = int(seed.item()) & 0xFFFFFFFFFFFFFFFF
         kernels.of(out).eden_add(out, codes, scales, self.bits, word, alpha)

@@ -2,54 +2,45 @@
 
 from __future__ import annotations
 
-import math
-from types import ModuleType
-
 import torch
 from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Context, Payload, Spec, work_dtype
-from ..compressor.twosided import TwoSidedCodec
-from ..errors import ConfigError
+from ..compressor.codec import DeferredResidualCodec
+from ..kernels import Kernels, Source
+from ..kernels.wire import packed_bytes
+from ..key import Key
 from ..registry import register
+from ..settings import number
 
 LEARNING_RATE = 0.1
 """Default of `lr` in the compressor and in its memory, which must agree."""
 
 
 def checked_rate(lr: float) -> float:
-    """`lr` as a float; anything but a positive, finite number is refused."""
-    if not (isinstance(lr, (int, float)) and 0 < lr < math.inf):
-        raise ConfigError(
-            f"lr={lr!r} must be a positive, finite number: the learning rate that the optimizer uses; "
-            f"{LEARNING_RATE} is the default."
-        )
-    return float(lr)
+    """`lr` as a float; anything but a positive, finite number is rejected."""
+    why = f"the learning rate that the optimizer uses; {LEARNING_RATE} is the default"
+    return number("lr", lr, why, above=0)
 
 
 @register("efsignsgd", family="signs", bits="1", reference="Karimireddy 2019, ICML", memories=("efsignsgd",))
-class EFSignSGDCompressor(TwoSidedCodec):
-    """Sends mean(abs x) * sign(x) of x = e + lr * g; the result is the mean over workers divided by lr."""
+class EFSignSGDCompressor(DeferredResidualCodec):
+    """Sends mean(abs x) * sign(x) of x = e + lr * g; the result is the mean over workers divided by lr.
+
+    lr: the learning rate of the optimizer; the residual is kept in units of its step.
+    """
 
     def __init__(self, lr: float = LEARNING_RATE) -> None:
         super().__init__()
         self.lr = checked_rate(lr)
 
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:
-        return ((torch.uint8, (numel + 7) // 8), (work_dtype(dtype), 1))
+        return ((torch.uint8, packed_bytes(numel, 1)), (work_dtype(dtype), 1))
 
-    def _sides(
-        self,
-        kernel: ModuleType,
-        x: Tensor,
-        g: Tensor | None,
-        beta: float,
-        gamma: float,
-        owed: Tensor | None,
-        out: Payload,
-    ) -> None:
-        kernel.scaled_sign_encode(x, g, beta, gamma, owed, *out)
+    def _run(self, kernel: Kernels, source: Source, key: Key, out: Payload) -> Payload:
+        kernel.scaled_sign_encode(source, *out)
+        return out
 
     def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
         kernels.of(out).scaled_sign_add(out, *payload)

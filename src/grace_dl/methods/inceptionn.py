@@ -9,16 +9,16 @@ from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Context, Payload
-from ..compressor.sparse import FlatCodec
-from ..errors import ConfigError, PayloadError
+from ..compressor.codec import KernelCodec
+from ..errors import PayloadError
+from ..kernels import Kernels, Source
 from ..key import Key
 from ..registry import register
-
-_RANGE = (2.0**-100, 2.0**100)
+from ..settings import number
 
 
 @register("inceptionn", family="lower precision", bits="2 to 34, varies", reference="Li 2018, MICRO")
-class INCEPTIONNCompressor(FlatCodec):
+class INCEPTIONNCompressor(KernelCodec):
     """Drops what is below the bound, sends the rest as 8 or 16 bit multiples of it, and large values as they are.
 
     error_bound: no element is off by more than this; the largest power of two that does not exceed it is used, because
@@ -27,24 +27,17 @@ class INCEPTIONNCompressor(FlatCodec):
 
     def __init__(self, error_bound: float = 2.0**-10) -> None:
         super().__init__()
-        if isinstance(error_bound, bool) or not isinstance(error_bound, (int, float)):
-            raise ConfigError(f"error_bound={error_bound!r} must be a number, for example 2**-10.")
-        if not _RANGE[0] <= error_bound <= _RANGE[1]:
-            raise ConfigError(
-                f"error_bound={error_bound!r} must lie between 2**-100 and 2**100; it is the largest error an element may "
-                "have, so a small share of a typical gradient, such as 2**-10."
-            )
+        why = "the largest error an element may have, a small share of a typical gradient such as 2**-10"
+        error_bound = number("error_bound", error_bound, why, least=2.0**-100, most=2.0**100)
         self.error_bound = math.ldexp(0.5, math.frexp(error_bound)[1])
 
     def allocate(self, numel: int, dtype: torch.dtype, device: torch.device | None = None) -> Payload:
-        """The payload of nothing: sizes depend on the data."""
-        kinds = (torch.uint8, torch.uint8, torch.int16, dtype)
+        """Sizes depend on the data: only the payload of an empty tensor can be made beforehand."""
+        kinds = () if numel else (torch.uint8, torch.uint8, torch.int16, dtype)
         return [torch.empty(0, dtype=kind, device=device) for kind in kinds]
 
-    def _run(
-        self, x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, key: Key, out: Payload | None
-    ) -> Payload:
-        return kernels.of(x).inceptionn_encode(x, g, beta, gamma, ef, self.error_bound)
+    def _run(self, kernel: Kernels, source: Source, key: Key, out: Payload) -> Payload:
+        return kernel.inceptionn_encode(source, self.error_bound)
 
     def _add(self, out: Tensor, payload: Payload, ctx: Context, alpha: float) -> None:
         if len(payload) != 4:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..compressor.base import Codec, Context, Payload, Spec
+from ..compressor.base import Context, Payload, Spec
+from ..compressor.codec import Codec
 from ..key import Key
 from ..registry import register
 

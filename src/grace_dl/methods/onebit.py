@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import torch
 from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Context, Payload, Spec, work_dtype
-from ..compressor.twosided import TwoSidedCodec
+from ..compressor.codec import DeferredResidualCodec
+from ..kernels import Kernels, Source
+from ..kernels.wire import packed_bytes
+from ..key import Key
 from ..registry import register
 
 
 @register("onebit", family="signs", bits="1", reference="Seide 2014, Interspeech")
-class OneBitCompressor(TwoSidedCodec):
+class OneBitCompressor(DeferredResidualCodec):
     """Signs, decoded to the mean of the negative elements and the mean of the others."""
 
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:
-        return ((torch.uint8, (numel + 7) // 8), (work_dtype(dtype), 2))
+        return ((torch.uint8, packed_bytes(numel, 1)), (work_dtype(dtype), 2))
 
-    def _sides(
-        self,
-        kernel: ModuleType,
-        x: Tensor,
-        g: Tensor | None,
-        beta: float,
-        gamma: float,
-        owed: Tensor | None,
-        out: Payload,
-    ) -> None:
-        kernel.onebit_encode(x, g, beta, gamma, owed, *out)
+    def _run(self, kernel: Kernels, source: Source, key: Key, out: Payload) -> Payload:
+        kernel.onebit_encode(source, *out)
+        return out
 
     def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
         kernels.of(out).onebit_add(out, *payload)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ..compressor.lowrank import DEFAULT_RANK, LowRankCompressor, count, from_step
+from ..compressor.lowrank import DEFAULT_RANK, LowRankCompressor, from_step
 from ..registry import register
+from ..settings import whole
 
 
 @register(
@@ -15,7 +16,13 @@ from ..registry import register
     schedule=from_step,
 )
 class PowerSGDCompressor(LowRankCompressor):
-    """Low rank: averages P = M Q, orthonormalises it, averages Q = Mᵀ P; the result is P Qᵀ."""
+    """Low rank: averages P = M Q, orthonormalises it, averages Q = Mᵀ P; the result is P Qᵀ.
+
+    rank: the number of columns of each factor; 1 to 4 is usual.
+    min_compression_rate: tensors whose factors are not this many times smaller travel uncompressed.
+    num_iters_per_step: power iterations in a step, two all-reduces each.
+    start_iter: gradients are averaged uncompressed before this step.
+    """
 
     def __init__(
         self,
@@ -24,9 +31,8 @@ class PowerSGDCompressor(LowRankCompressor):
         num_iters_per_step: int = 1,
     ) -> None:
         super().__init__(rank, min_compression_rate)
-        self.num_iters_per_step = count(
-            "num_iters_per_step", num_iters_per_step, 1, "power iterations a step, two all-reduces each"
-        )
+        why = "power iterations a step, two all-reduces each"
+        self.num_iters_per_step = whole("num_iters_per_step", num_iters_per_step, why, least=1)
 
     def _factor_elements(self, n: int, m: int, step: int) -> int:
         return self.num_iters_per_step * self.rank * (n + m)

@@ -5,30 +5,27 @@ from __future__ import annotations
 import math
 
 from ..compressor.blocks import BlockCompressor
-from ..errors import ConfigError
 from ..registry import register
+from ..settings import choice, whole
 
 
 @register("qsgd", family="quantiser", bits="8.3", reference="Alistarh 2017, NeurIPS")
 class QSGDCompressor(BlockCompressor):
-    """Levels of a bucket's norm, stochastically rounded: norm * sign * xi / quantum_num."""
+    """Levels of a bucket's norm, stochastically rounded: norm * sign * xi / quantum_num.
+
+    quantum_num: the number of levels between zero and the norm; 127 takes one byte an element.
+    bucket_size: elements that share a norm.
+    norm: "l2", as in the paper, or "max", which has a smaller error.
+    """
 
     def __init__(self, quantum_num: int = 127, bucket_size: int = 128, norm: str = "l2") -> None:
         super().__init__()
-        if not (isinstance(quantum_num, int) and 1 <= quantum_num <= 32767):
-            raise ConfigError(
-                f"quantum_num={quantum_num!r} must be a whole number from 1 to 32767 (a code takes at most 16 bits); "
-                "127 gives one byte an element."
-            )
-        if not (isinstance(bucket_size, int) and bucket_size >= 1):
-            raise ConfigError(
-                f"bucket_size={bucket_size!r} must be a whole number of at least 1; 128 is customary."
-            )
-        if norm not in ("l2", "max"):
-            raise ConfigError(f"norm={norm!r} is unknown; choose 'l2' (as in the paper) or 'max'.")
-        self.quantum_num = quantum_num
-        self.bucket_size = bucket_size
-        self.norm = norm  # type: ignore[misc]
+        why = "levels of a code, which takes at most 16 bits; 127 gives one byte an element"
+        self.quantum_num = whole("quantum_num", quantum_num, why, least=1, most=32767)
+        self.bucket_size = whole(
+            "bucket_size", bucket_size, "elements that share a norm; 128 is usual", least=1
+        )
+        self.norm = choice("norm", norm, ("l2", "max"), "the scale of a bucket; the paper's is 'l2'")  # type: ignore[misc]
 
     @property
     def block(self) -> int:  # type: ignore[override]

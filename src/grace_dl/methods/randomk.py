@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Context, Payload, Spec
-from ..compressor.sparse import SparseCodec, check_parts, check_ratio, kept
+from ..compressor.sparse import SparseCodec, check_ratio
 from ..errors import UnsupportedError
+from ..kernels import Kernels, Source
+from ..kernels.check import payload_parts
+from ..kernels.wire import selected
 from ..key import Key
 from ..registry import register
 from ..settings import flag
@@ -42,22 +47,23 @@ class RandomKCompressor(SparseCodec):
         self.scaled = None if scaled is None else flag("scaled", scaled)
 
     def paired(self, feedback: bool) -> RandomKCompressor:
-        return self if self.scaled is not None else RandomKCompressor(self.ratio, not feedback)
+        if self.scaled is not None:
+            return self
+        decided = copy.copy(self)
+        decided.scaled = not feedback
+        return decided
 
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:
-        return ((dtype, kept(self.ratio, numel)),)
+        return ((dtype, selected(self.ratio, numel)),)
 
-    def _run(
-        self, x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, key: Key, out: Payload | None
-    ) -> Payload:
-        payload = self.allocate(x.numel(), x.dtype, x.device) if out is None else out
-        check_size(x.numel(), payload[0].numel())
-        scaled = self.scaled if self.scaled is not None else not ef
-        kernels.of(x).randomk_encode(x, g, beta, gamma, ef, key.shared_word(), scaled, payload[0])
-        return payload
+    def _run(self, kernel: Kernels, source: Source, key: Key, out: Payload) -> Payload:
+        check_size(source.x.numel(), out[0].numel())
+        scaled = source.leave == "input" if self.scaled is None else self.scaled
+        kernel.randomk_encode(source, key.shared_word(), scaled, out[0])
+        return out
 
     def _add(self, out: Tensor, payload: Payload, ctx: Context, alpha: float) -> None:
-        check_parts(payload, self.spec(out.numel(), out.dtype))
+        payload_parts(payload, self.spec(out.numel(), out.dtype))
         check_size(out.numel(), payload[0].numel())
         kernels.of(out).randomk_add(out, payload[0], ctx.key.shared_word(), alpha)
 

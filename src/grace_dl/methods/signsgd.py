@@ -8,29 +8,33 @@ import torch
 from torch import Tensor
 
 from .. import kernels
-from ..compressor.base import Codec, Context, Payload, Spec
+from ..compressor.base import Context, Payload, Spec
+from ..compressor.codec import KernelCodec
+from ..kernels import Kernels, Source
 from ..kernels.check import checked_flag
+from ..kernels.wire import packed_bytes
 from ..key import Key
 from ..registry import register
 
 
-class SignCompressor(Codec):
+class SignCompressor(KernelCodec):
     """One sign bit an element, and a flag that says whether the tensor is not all zero; decoded by a vote.
 
     What is decoded has no scale, so there is nothing to average and no error to feed back.
     """
+
+    leaves = "compensated"
 
     def __init__(self) -> None:
         super().__init__()
         self.average = False
 
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:
-        return ((torch.uint8, (numel + 7) // 8), (torch.uint8, 1))
+        return ((torch.uint8, packed_bytes(numel, 1)), (torch.uint8, 1))
 
-    def _encode(self, x: Tensor, key: Key, out: Payload | None) -> Payload:
-        payload = self.allocate(x.numel(), x.dtype, x.device) if out is None else out
-        kernels.of(x).sign_encode(x, None, 1.0, 1.0, False, key.word(), *payload)
-        return payload
+    def _run(self, kernel: Kernels, source: Source, key: Key, out: Payload) -> Payload:
+        kernel.sign_encode(source, key.word(), *out)
+        return out
 
     def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
         kernels.of(out).sign_add(out, *payload)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from .. import kernels
-from ..compressor.base import Context, Payload
-from ..errors import ConfigError
-from ..key import Key
 from ..registry import register
+from ..settings import number
 from .signsgd import SignCompressor
 
 MOMENTUM = 0.9
@@ -16,29 +11,20 @@ MOMENTUM = 0.9
 
 
 def checked_momentum(momentum: float) -> float:
-    """`momentum` as a float; anything outside (0, 1) is refused."""
-    if not (isinstance(momentum, (int, float)) and 0 < momentum < 1):
-        raise ConfigError(
-            f"momentum={momentum!r} must lie between 0 and 1; {MOMENTUM} is customary, and without momentum use signsgd."
-        )
-    return float(momentum)
+    """`momentum` as a float; anything outside (0, 1) is rejected."""
+    why = f"{MOMENTUM} is usual; without momentum use signsgd"
+    return number("momentum", momentum, why, above=0, below=1)
 
 
 @register(
     "signum", family="signs", bits="1", reference="Bernstein 2018, ICML", memories=("signum",), dense_below=0
 )
 class SignumCompressor(SignCompressor):
-    """Signs of the momentum m = momentum * m + (1 - momentum) * g, decided by majority vote over workers."""
+    """Signs of the momentum m = momentum * m + (1 - momentum) * g, decided by majority vote over workers.
+
+    momentum: the share of the last step's momentum that is kept.
+    """
 
     def __init__(self, momentum: float = MOMENTUM) -> None:
         super().__init__()
         self.momentum = checked_momentum(momentum)
-
-    def encode_momentum_(
-        self, m: Tensor, grad: Tensor, key: Key, beta: float, gamma: float, out: Payload | None
-    ) -> tuple[Payload, Context]:
-        """m = beta * m + gamma * grad, and the signs of it, in one pass."""
-        payload = self.allocate(m.numel(), m.dtype, m.device) if out is None else out
-        if m.numel():
-            kernels.of(m).sign_encode(m, grad, beta, gamma, True, key.word(), *payload)
-        return payload, Context(m.shape, m.dtype, key)

@@ -7,15 +7,17 @@ from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Context, Payload, Spec
-from ..compressor.sparse import FlatCodec, check_parts
-from ..errors import ConfigError
-from ..kernels.reference.bits import packed_bytes
+from ..compressor.codec import KernelCodec
+from ..kernels import Kernels, Source
+from ..kernels.check import payload_parts
+from ..kernels.wire import packed_bytes
 from ..key import Key
 from ..registry import register
+from ..settings import choice
 
 
 @register("sketch", family="quantiser", bits="log2(quantiles)", reference="Jiang 2018 (SketchML), SIGMOD")
-class SketchCompressor(FlatCodec):
+class SketchCompressor(KernelCodec):
     """Codes elements by quantile bucket; a bucket is decoded to the mean of its elements.
 
     quantiles: how many buckets, a power of two from 2 to 256.
@@ -25,11 +27,8 @@ class SketchCompressor(FlatCodec):
 
     def __init__(self, quantiles: int = 64) -> None:
         super().__init__()
-        if isinstance(quantiles, bool) or quantiles not in (2, 4, 8, 16, 32, 64, 128, 256):
-            raise ConfigError(
-                f"quantiles={quantiles!r} must be a power of two from 2 to 256, so that codes fill whole bits."
-            )
-        self.quantiles = int(quantiles)
+        why = "powers of two, so that codes fill whole bits"
+        self.quantiles = choice("quantiles", quantiles, (2, 4, 8, 16, 32, 64, 128, 256), why)
 
     @property
     def _bits(self) -> int:
@@ -38,13 +37,11 @@ class SketchCompressor(FlatCodec):
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:
         return ((torch.uint8, packed_bytes(numel, self._bits)), (dtype, self.quantiles if numel else 0))
 
-    def _run(
-        self, x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, key: Key, out: Payload | None
-    ) -> Payload:
-        payload = self.allocate(x.numel(), x.dtype, x.device) if out is None else out
-        kernels.of(x).sketch_encode(x, g, beta, gamma, ef, self._bits, *payload)
-        return payload
+    def _run(self, kernel: Kernels, source: Source, key: Key, out: Payload) -> Payload:
+        kernel.sketch_encode(source, self._bits, *out)
+        return out
 
     def _add(self, out: Tensor, payload: Payload, ctx: Context, alpha: float) -> None:
-        check_parts(payload, self.spec(out.numel(), out.dtype))
-        kernels.of(out).sketch_add(out, *payload, self._bits, alpha)
+        payload_parts(payload, self.spec(out.numel(), out.dtype))
+        codes, means = payload
+        kernels.of(out).sketch_add(out, codes, means, self._bits, alpha)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import torch
 from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Context, Payload, Spec, work_dtype
-from ..compressor.fused import FusedCodec
+from ..compressor.codec import KernelCodec
+from ..kernels import Kernels, Source
+from ..kernels.wire import trit_bytes
 from ..key import Key
 from ..registry import register
 
@@ -26,26 +26,17 @@ CLIP = 2.5
         "residual": "its error is as large as the gradient, so that feeding it back diverges; use no memory."
     },
 )
-class TernGradCompressor(FusedCodec):
+class TernGradCompressor(KernelCodec):
     """Clips at 2.5 sigma, then sends sign times scale with probability abs(x) / scale, or zero."""
 
     biased = False
 
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:
-        return ((torch.uint8, -(-numel // 5)), (work_dtype(dtype), 1))
+        return ((torch.uint8, trit_bytes(numel)), (work_dtype(dtype), 1))
 
-    def _fused(
-        self,
-        kernel: ModuleType,
-        x: Tensor,
-        g: Tensor | None,
-        beta: float,
-        gamma: float,
-        ef: bool,
-        key: Key,
-        out: Payload,
-    ) -> None:
-        kernel.ternary_encode(x, g, beta, gamma, ef, CLIP, key.word(), *out)
+    def _run(self, kernel: Kernels, source: Source, key: Key, out: Payload) -> Payload:
+        kernel.ternary_encode(source, CLIP, key.word(), *out)
+        return out
 
     def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
         kernels.of(out).ternary_add(out, *payload)

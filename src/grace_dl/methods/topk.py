@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
-from .. import kernels
 from ..compressor.base import Payload, Spec
-from ..compressor.sparse import IndexedCodec, check_parts, check_ratio, check_value_dtype, kept, value_dtype
-from ..kernels.reference.indices import index_bytes
-from ..kernels.reference.sparse import Sent
+from ..compressor.sparse import IndexedCodec, check_ratio, check_value_dtype, value_dtype
+from ..kernels import Kernels, Source
+from ..kernels.check import payload_parts
+from ..kernels.wire import Sent, index_bytes, selected
 from ..key import Key
 from ..registry import register
 
@@ -31,17 +30,14 @@ class TopKCompressor(IndexedCodec):
         self.value_dtype = check_value_dtype(value_dtype)
 
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:
-        k = kept(self.ratio, numel)
+        k = selected(self.ratio, numel)
         return ((value_dtype(self.value_dtype, dtype), k), (torch.uint8, index_bytes(numel, k)))
 
-    def _run(
-        self, x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, key: Key, out: Payload | None
-    ) -> Payload:
-        payload = self.allocate(x.numel(), x.dtype, x.device) if out is None else out
-        values, index = payload
-        kernels.of(x).topk_encode(x, g, beta, gamma, ef, values.numel(), values, index)
-        return payload
+    def _run(self, kernel: Kernels, source: Source, key: Key, out: Payload) -> Payload:
+        values, index = out
+        kernel.topk_encode(source, values.numel(), values, index)
+        return out
 
     def _sent(self, payload: Payload, numel: int, dtype: torch.dtype) -> Sent:
-        check_parts(payload, self.spec(numel, dtype))
+        payload_parts(payload, self.spec(numel, dtype))
         return payload[0], payload[1], payload[0].numel()

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import torch
 from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Context, Payload, Spec, work_dtype
-from ..compressor.fused import FusedCodec
+from ..compressor.codec import KernelCodec
+from ..kernels import Kernels, Source
 from ..key import Key
 from ..registry import register
 
 
 @register("u8bit", family="lower precision", bits="8", reference="Dettmers 2015, ICLR 2016")
-class U8bitCompressor(FusedCodec):
+class U8bitCompressor(KernelCodec):
     """A sign and the nearest of 128 magnitudes spread over seven decades below the largest element."""
 
     elementwise = True
@@ -23,18 +22,9 @@ class U8bitCompressor(FusedCodec):
     def spec(self, numel: int, dtype: torch.dtype) -> Spec:
         return ((torch.uint8, numel), (work_dtype(dtype), 1))
 
-    def _fused(
-        self,
-        kernel: ModuleType,
-        x: Tensor,
-        g: Tensor | None,
-        beta: float,
-        gamma: float,
-        ef: bool,
-        key: Key,
-        out: Payload,
-    ) -> None:
-        kernel.u8bit_encode(x, g, beta, gamma, ef, *out)
+    def _run(self, kernel: Kernels, source: Source, key: Key, out: Payload) -> Payload:
+        kernel.u8bit_encode(source, *out)
+        return out
 
     def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
         kernels.of(out).u8bit_add(out, *payload)

@@ -9,10 +9,12 @@ committed, before every bucket's verdict is known: a step happens as a whole or 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..errors import GraceError
 from ..telemetry import Stats
 from ..transport.base import Handle, Transport
 from .bucket import Bucket
@@ -61,13 +63,7 @@ class StepDriver:
 
     def finish(self) -> bool:
         """Wait for everything, then decode. False where some gradient was not finite."""
-        while any(task.verdict is None for task in self._tasks):
-            for task in self._tasks:
-                if task.verdict is None:
-                    assert task.handle is not None
-                    with self._stats.timed("wait"):
-                        task.handle.wait()
-                    self._advance(task)
+        self._wait()
         verdicts = [task.verdict for task in self._tasks if task.verdict is not None]
         errors = [error for verdict in verdicts for error in verdict.errors]
         if errors:
@@ -82,11 +78,34 @@ class StepDriver:
         self._stats.skipped += not finite
         return finite
 
+    def abandon(self) -> None:
+        """Give up a step that all ranks give up at the same bucket, as where a backward pass raised on each.
+
+        Which later rounds have begun depends on timing, so all are brought to their end first; else the next step's
+        collectives would meet those of this one on other ranks.
+        """
+        self._tasks = [task for task in self._tasks if task.handle is not None or task.verdict is not None]
+        try:
+            with contextlib.suppress(GraceError):  # where ranks are gone, the next step says so
+                self._wait()
+        finally:
+            self.discard()
+
     def discard(self) -> None:
         """Give the step up: memories come out as if it had not begun."""
         for task in self._tasks:
             task.program.close()
         self._tasks.clear()
+
+    def _wait(self) -> None:
+        """Bring every bucket to its verdict."""
+        while any(task.verdict is None for task in self._tasks):
+            for task in self._tasks:
+                if task.verdict is None:
+                    assert task.handle is not None
+                    with self._stats.timed("wait"):
+                        task.handle.wait()
+                    self._advance(task)
 
     def _poll(self) -> None:
         for place, task in enumerate(self._tasks):

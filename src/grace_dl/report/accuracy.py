@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..bench import summary
-from ..bench.contenders import BF16, FLOAT32
+from ..bench.results import label_of
+from ..bench.selection import DDP
+from ..bench.summary import BF16
 from ..formatting import escape, link, number, percent, size
 from . import charts
 from .load import Result
@@ -25,7 +27,7 @@ def section(result: Result, anchor: str) -> Section:
         body.append(f"<h3>{escape(task)}, {epochs} epochs, {workers} workers</h3>\n")
         body.append(_group(records, task))
     tasks = ", ".join(dict.fromkeys(task for task, _, _ in groups))
-    labels, seeds = {r["label"] for r in result.records}, {r["seed"] for r in result.records}
+    labels, seeds = {label_of(r) for r in result.records}, {r["seed"] for r in result.records}
     rates = list(dict.fromkeys(link(r) for r in sorted(result.records, key=lambda r: r["bits"])))
     words = f"{len(labels)} methods, {len(seeds)} seed{'s' * (len(seeds) > 1)}; {', '.join(rates)}"
     return Section(anchor, f"Accuracy: {tasks}", words, "".join(body))
@@ -35,13 +37,13 @@ def _group(records: Sequence[Record], task: str) -> str:
     target = summary.default_target(records)
     ends: dict[str, list[float]] = {}
     for r in records:
-        ends.setdefault(r["label"], []).append(r["accuracy"] or 0.0)
+        ends.setdefault(label_of(r), []).append(r["accuracy"] or 0.0)
     ranked = sorted(ends, key=lambda label: -statistics.fmean(ends[label]))
-    kinds = charts.styles(ranked, FLOAT32, BF16)
+    kinds = charts.styles(ranked, DDP, BF16)
     out = []
     if target is not None:
         out.append(
-            f"<p>The target is {percent(target)} %: one point below what the worst float32 run ends with. Lines are means over "
+            f"<p>The target is {percent(target)} %: one point below the final accuracy of the worst DDP run. Lines are means over "
             "seeds, bands reach from the lowest to the highest run.</p>\n"
         )
     if any(r["timed"] for r in records):
@@ -66,7 +68,7 @@ def _group(records: Sequence[Record], task: str) -> str:
         out.append(_table(summary.rows(records, rate, target), link(chosen), target))
     failed = [r for r in records if r["failed"]]
     if failed:
-        words = "; ".join(f"{r['label']}, {link(r)}, seed {r['seed']}: {r['failed']}" for r in failed)
+        words = "; ".join(f"{label_of(r)}, {link(r)}, seed {r['seed']}: {r['failed']}" for r in failed)
         out.append(f'<p class="bad">▼ Failed runs: {escape(words)}</p>\n')
     return "".join(out)
 
@@ -99,7 +101,7 @@ def _against_seconds(
     chosen = [r for r in records if r["rate"] == rate and r["timed"]]
     series = []
     for label in ranked:
-        points = _mean_curve([r for r in chosen if r["label"] == label], "seconds", label, "after")
+        points = _mean_curve([r for r in chosen if label_of(r) == label], "seconds", label, "after")
         if points:
             series.append(charts.Series(label, kinds[label], points))
     if not series:
@@ -122,11 +124,11 @@ def _time_bars(rows: Sequence[summary.Row], place: str, target: float | None) ->
             why = "diverged" if row.accuracy is None else f"ends at {percent(row.accuracy)} %"
             bars.append(charts.Bar(row.label, [], f"▼ {row.reached} of {row.runs} reach it; {why}", "bad"))
             continue
-        gain = row.over_float32
-        kind = {FLOAT32: "plain", BF16: "rival"}.get(row.label, "lost" if row.loses else "backward")
+        gain = row.speedup
+        kind = {DDP: "plain", BF16: "rival"}.get(row.label, "lost" if row.loses else "backward")
         note = f"{number(row.seconds_to_target)} s"
-        if gain is not None and row.label != FLOAT32:
-            note += f", {number(gain)} × sooner" if gain >= 1 else f", ▼ {number(1 / gain)} × later"
+        if gain is not None and row.label != DDP:
+            note += f", {number(gain)} × faster" if gain >= 1 else f", ▼ {number(1 / gain)} × slower"
         words = f"{number(row.seconds_to_target)} s to {percent(target)} %"
         bars.append(charts.Bar(row.label, [(kind, row.seconds_to_target, words)], note, "bad" * row.loses))
     caption = f"Training time to {percent(target)} %, {place}"
@@ -138,7 +140,7 @@ def _against_bytes(
 ) -> str:
     series = []
     for label in ranked:
-        runs = {r["seed"]: r for r in records if r["label"] == label}  # bytes are the same at any rate
+        runs = {r["seed"]: r for r in records if label_of(r) == label}  # bytes are the same at any rate
         points = [p for p in _mean_curve(list(runs.values()), "bytes", label, "after sending") if p.x > 0]
         if points:
             series.append(charts.Series(label, kinds[label], points))
@@ -153,7 +155,7 @@ def _against_bytes(
 
 
 def _table(rows: Sequence[summary.Row], place: str, target: float | None) -> str:
-    plain = next((row.leaving_bytes for row in rows if row.label == FLOAT32), None)
+    plain = next((row.leaving_bytes for row in rows if row.label == DDP), None)
     cells: list[list[Cell | str]] = []
     for row in rows:
         spread = "" if row.spread is None else f" ± {percent(row.spread)}"
@@ -173,10 +175,10 @@ def _table(rows: Sequence[summary.Row], place: str, target: float | None) -> str
         elif target is None or row.seconds is None:
             when = Cell("–")
         else:
-            when = Cell(f"▼ {row.reached} of {row.runs} reach it", mood="bad")
+            when = Cell(f"▼ {row.reached} of {row.runs} reach it", style="bad")
         gains = [
             Cell("–") if g is None else Cell(f"{'▼ ' * (g < 1)}{number(g)}", g, "bad" * (g < 1))
-            for g in (row.over_float32, row.over_bf16)
+            for g in (row.speedup, row.speedup_over_bf16)
         ]
         sent = row.leaving_bytes
         fewer = None if not sent or not plain else plain / sent
@@ -197,10 +199,10 @@ def _table(rows: Sequence[summary.Row], place: str, target: float | None) -> str
         "method|",
         "runs",
         "final accuracy %",
-        "− float32",
+        "− DDP",
         "s to target",
-        "× sooner than float32",
-        "× sooner than bf16",
+        "speed-up over DDP",
+        "speed-up over bf16",
     ]
-    columns += ["s in all", "sent", "fewer bytes"]
+    columns += ["s in total", "sent", "fewer bytes"]
     return table(f"{place}: means over seeds, ± standard deviation", columns, cells)

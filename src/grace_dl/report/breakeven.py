@@ -11,7 +11,7 @@ from ..formatting import UNLIMITED, rate
 
 @dataclass(frozen=True)
 class BreakEven:
-    """In words, and as bits per second for sorting: infinity for always, 0 for never."""
+    """The rate as text, and in bits per second for sorting: infinity for always, 0 for never."""
 
     text: str
     bits: float
@@ -37,7 +37,7 @@ def break_even(method: Mapping[float, float], baseline: Mapping[float, float]) -
         return BreakEven("never faster", 0.0)
     crossings = [i for i in range(len(gains) - 1) if gains[i] >= 0 > gains[i + 1]]
     if not crossings:
-        # Slower on slow links, faster on fast ones: rare, and told as it is.
+        # Slower on slow links, faster on fast ones: rare, but reported as measured.
         first = next(i for i, gain in enumerate(gains) if gain >= 0)
         return BreakEven(f"faster from {rate(places[first])} up", math.inf)
     i = crossings[-1]

@@ -7,12 +7,14 @@ Colours are classes that the page's style gives meaning to, for light and dark s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ..formatting import escape
 
 WIDTH = 820
+LONGEST = 36
+"""Letters of a label that charts show."""
 COLOURS = 8
 _SHAPES = 6
 
@@ -63,7 +65,7 @@ class Bar:
     label: str
     parts: Sequence[tuple[str, float, str]]
     note: str = ""
-    mood: str = ""
+    style: str = ""
 
     @property
     def total(self) -> float:
@@ -102,11 +104,22 @@ def styles(ranked: Sequence[str], plain: str, rival: str) -> dict[str, str]:
     return found
 
 
+def _short(label: str) -> str:
+    """A label as charts have space for it; the whole label is in the title of its line or bar."""
+    return escape(label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…")
+
+
+def _width(labels: Iterable[str]) -> int:
+    """Pixels that the longest label takes."""
+    return int(7.4 * min(LONGEST, max(map(len, labels), default=0)))
+
+
 def lines(
     name: str, series: Sequence[Series], x: Axis, y: Axis, marks: Sequence[Mark] = (), height: int = 400
 ) -> str:
     """A line for each series, named at its end; the spread over seeds as a band."""
-    left, right, top, bottom = 64, 170, 14, 52
+    left, top, bottom = 64, 14, 52
+    right = max(170, 26 + _width(one.label for one in series))
     xs = [p.x for s in series for p in s.points] + [value for value, _ in x.ticks]
     ys = [v for s in series for p in s.points for v in (p.y, p.low, p.high) if v is not None]
     ys += [mark.y for mark in marks]
@@ -142,8 +155,7 @@ def bars(
 
     A row without a label belongs to the one above it.
     """
-    widest = max(len(row.label) for row in rows)
-    left, right, top, step = int(min(300, 16 + 7.4 * widest)), 150, 26, 24
+    left, right, top, step = 16 + _width(row.label for row in rows), 150, 26, 24
     grouped = any(not row.label for row in rows)
     gaps = [8 if grouped and row.label and place else 0 for place, row in enumerate(rows)]
     floor = top + step * len(rows) + sum(gaps)
@@ -169,7 +181,7 @@ def bars(
     for gap, row in zip(gaps, rows):
         y += step + gap
         out.append(
-            f'<text class="label" x="{left - 8:.0f}" y="{y + 16}" text-anchor="end">{escape(row.label)}</text>'
+            f'<text class="label" x="{left - 8:.0f}" y="{y + 16}" text-anchor="end">{_short(row.label)}</text>'
         )
         start = 0.0
         for kind, length, words in row.parts:
@@ -185,7 +197,7 @@ def bars(
         if cut:
             out.append(f'<path class="cut" d="M{end - 14:.1f} {y + 1}l7 {step - 2}m6 0l-7 -{step - 2}"/>')
         note = row.note if not cut else f"{row.note} →"
-        values.append(f'<text class="value {row.mood}" x="{end + 7:.1f}" y="{y + 16}">{escape(note)}</text>')
+        values.append(f'<text class="value {row.style}" x="{end + 7:.1f}" y="{y + 16}">{escape(note)}</text>')
     if mark is not None:
         at = across(mark[0])
         out.append(f'<line class="mark" x1="{at:.1f}" x2="{at:.1f}" y1="{top - 4}" y2="{floor}"/>')
@@ -212,14 +224,14 @@ def _open(name: str, height: int) -> str:
     )
 
 
-def _scale(values: Sequence[float], axis: Axis, start: float, end: float, room: float) -> _Scale:
-    """The range of an axis with a little room at its ends, and its ticks."""
+def _scale(values: Sequence[float], axis: Axis, start: float, end: float, margin: float) -> _Scale:
+    """The range of an axis with a margin at both ends, and its ticks."""
     low, high = min(values), max(values)
     if axis.log:
         low, high = math.log10(low), math.log10(high)
     if high - low < 1e-9:
         low, high = low - 0.5, high + 0.5
-    low, high = low - room * (high - low), high + room * (high - low)
+    low, high = low - margin * (high - low), high + margin * (high - low)
     ticks = list(axis.ticks)
     if axis.log:
         low, high = 10**low, 10**high
@@ -331,7 +343,7 @@ def _names(
             sample = f'<polyline points="{right + 2},{place:.1f} {right + 16},{place:.1f}"/>'
             out.append(f'<g class="series {s.kind}">{sample}{_marker(_shape(s.kind), right + 9, place)}</g>')
         out.append(
-            f'<text class="name {s.kind}" x="{right + 20:.1f}" y="{place + 4:.1f}">{escape(s.label)}</text>'
+            f'<text class="name {s.kind}" x="{right + 20:.1f}" y="{place + 4:.1f}">{_short(s.label)}</text>'
         )
     return out
 

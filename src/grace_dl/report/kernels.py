@@ -28,7 +28,7 @@ def section(result: Result, anchor: str) -> Section:
         chart = _chart(chosen, name)
         body.append(folded(name, chart) if place else chart)
     body.append(folded("All figures", _table(result.records), opened=len(result.records) <= 40))
-    methods, largest = len({r["label"] for r in result.records}), max(r["numel"] for r in result.records)
+    methods, largest = len({r["method"] for r in result.records}), max(r["numel"] for r in result.records)
     backends = ", ".join(dict.fromkeys(kind[0] for kind in kinds))
     summary = f"{methods} methods, up to {largest:,} elements; {backends}"
     return Section(anchor, "Kernels in memory copies", summary, "".join(body))
@@ -41,7 +41,7 @@ def _chart(records: Sequence[Record], name: str) -> str:
             (part, r[f"{part}_copies"], f"{words} {number(r[f'{part}_copies'])} copies")
             for part, words in PARTS
         ]
-        rows.append(charts.Bar(r["label"], parts, f"{number(_cost(r))} copies, {number(r['bits'])} bits"))
+        rows.append(charts.Bar(r["method"], parts, f"{number(_cost(r))} copies, {number(r['bits'])} bits"))
     drawn = charts.bars(name, rows, "times the duration of copy_ of the same tensor", (1.0, "one copy"))
     return figure(name, charts.legend(PARTS), drawn)
 
@@ -53,7 +53,7 @@ def _cost(record: Record) -> float:
 def _table(records: Sequence[Record]) -> str:
     rows: list[list[Cell | str]] = [
         [
-            r["label"],
+            r["method"],
             r["backend"],
             Cell(str(r["threads"]), r["threads"]),
             Cell(f"{r['numel']:,}", r["numel"]),

@@ -1,4 +1,4 @@
-"""Result files, read and checked before anything is drawn."""
+"""Reads result files and checks them before anything is drawn."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from ..bench import results
 from ..errors import ConfigError, GraceError
 
 _STEP = (
-    "label",
-    "params",
+    "method",
     "model",
     "workers",
     "rate",
@@ -22,17 +21,17 @@ _STEP = (
     "over_reference",
 )
 FIELDS = {
-    "kernels": ("label", "backend", "threads", "numel", "compress_copies", "decode_copies", "bits"),
+    "kernels": ("method", "backend", "threads", "numel", "compress_copies", "decode_copies", "bits"),
     "step": (*_STEP, "parts", "leaving_bytes"),
     "link": (*_STEP, "parts", "leaving_bytes"),
-    "traffic": ("label", "workers", "numel", "payload_bytes", "leaving_bytes", "measured_bytes"),
+    "traffic": ("method", "workers", "numel", "payload_bytes", "leaving_bytes", "measured_bytes"),
     "accuracy": (
         "task",
         "epochs",
         "workers",
         "rate",
         "bits",
-        "label",
+        "method",
         "seed",
         "timed",
         "failed",
@@ -40,7 +39,7 @@ FIELDS = {
         "curve",
     ),
 }
-"""The benchmarks there are, and what a page takes from each of their records."""
+"""The benchmarks, and the fields that a page reads from each of their records."""
 
 HEADER = ("command", "date", "machine", "settings")
 

@@ -1,4 +1,4 @@
-"""The page around the sections: style, script, contents, and where each file's figures were made."""
+"""The page around the sections: style, script, contents, and the origin of each file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .load import Result
 
 HERE = Path(__file__).parent
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-"""Asks the browser itself to refuse whatever would leave the page."""
+"""Makes the browser block every request that would leave the page."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """What one result file has to say."""
+    """The part of the page about one result file."""
 
     anchor: str
     title: str
@@ -56,7 +56,7 @@ def page(sections: Sequence[Section], title: str = "What gradient compression bu
 <header>
 <h1>{escape(title)}</h1>
 <p class="meta">Written by grace {escape(__version__)} on {made}. Times are those of the machines named below; ratios are taken
-within one run. <span class="bad">▼ marks what is slower than plain DDP or worse than float32.</span></p>
+within one run. <span class="bad">▼ marks what is slower or less accurate than plain DDP.</span></p>
 <nav aria-label="Contents"><ul>{contents}</ul></nav>
 </header>
 <main>
@@ -95,7 +95,7 @@ def figure(caption: str, *content: str) -> str:
 
 
 def folded(summary: str, content: str, opened: bool = False) -> str:
-    """What is there for those who want it."""
+    """Content that is shown on demand."""
     return f"<details{' open' if opened else ''}><summary>{escape(summary)}</summary>{content}</details>\n"
 
 

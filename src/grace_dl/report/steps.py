@@ -1,4 +1,4 @@
-"""Training steps, on loopback or between hosts with links: what each method costs, where, and from which rate on it pays."""
+"""Training steps, on loopback or between hosts with links: the cost of each method, and at which link rates it pays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..bench.results import over_plain
+from ..bench.results import label_of, of_pytorch, over_plain
+from ..bench.selection import DDP, DDP_FP16
 from ..formatting import UNLIMITED, escape, link, milliseconds, number, size
 from . import charts
 from .breakeven import break_even
@@ -15,9 +16,8 @@ from .load import Result
 from .page import Section, figure, folded, provenance
 from .tables import Cell, table
 
-PLAIN, RIVAL = "ddp", "ddp fp16 hook"
 PARTS = ("forward", "backward", "compress", "wait", "decode", "update")
-NAMES = {PLAIN: "plain DDP", RIVAL: "DDP, fp16 hook"}
+NAMES = {DDP: "plain DDP", DDP_FP16: "DDP, fp16 hook"}
 
 Record = dict[str, Any]
 
@@ -42,9 +42,9 @@ def section(result: Result, anchor: str) -> Section:
 
 def _part(records: Sequence[Record], name: str) -> str:
     places = sorted({r["bits"] for r in records})
-    found = {(r["label"], r["bits"]): r for r in records}
+    found = {(label_of(r), r["bits"]): r for r in records}
     ranked = _ranking(records)
-    kinds = charts.styles(ranked, PLAIN, RIVAL)
+    kinds = charts.styles(ranked, DDP, DDP_FP16)
     out = [_brief(found, ranked, places)]
     if len(places) > 1:
         out.append(_over_silent(found, ranked, places, kinds, name))
@@ -62,7 +62,7 @@ def _ranking(records: Sequence[Record]) -> list[str]:
     """Labels, the fastest over all rates first."""
     logs: dict[str, list[float]] = {}
     for r in records:
-        logs.setdefault(r["label"], []).append(math.log(r["over_reference"]))
+        logs.setdefault(label_of(r), []).append(math.log(r["over_reference"]))
     # A method that was not measured everywhere must not lead for having left out the slow links.
     return sorted(logs, key=lambda label: (-len(logs[label]), statistics.fmean(logs[label])))
 
@@ -76,12 +76,12 @@ def _brief(
     ranked: Sequence[str],
     places: Sequence[float],
 ) -> str:
-    """The answer: at each rate what plain DDP costs, the best method, and who loses."""
+    """For each rate: the cost of plain DDP, the best method, and the methods that are slower than DDP."""
     rows: list[list[Cell | str]] = []
     for place in places:
         own = {label: found[label, place] for label in ranked if (label, place) in found}
-        plain, rival = own.get(PLAIN), own.get(RIVAL)
-        others = [r for r in own.values() if r["params"] is not None]
+        plain, rival = own.get(DDP), own.get(DDP_FP16)
+        others = [r for r in own.values() if not of_pytorch(r)]
         if not others:
             continue
         best = min(others, key=lambda r: r["over_reference"])
@@ -93,12 +93,12 @@ def _brief(
             Cell("–") if r is None else Cell(number(r["over_reference"]), r["over_reference"])
             for r in (plain, rival)
         ]
-        row += [best["label"], Cell(number(best["over_reference"]), best["over_reference"])]
+        row += [label_of(best), Cell(number(best["over_reference"]), best["over_reference"])]
         if plain is None:
             row += ["–", "–"]
         else:
             gain = 1 / over_plain(best, plain)
-            slower = [r["label"] for r in others if over_plain(r, plain) > 1]
+            slower = [label_of(r) for r in others if over_plain(r, plain) > 1]
             words = f"▼ {len(slower)} of {len(others)}: {_some(slower)}" if slower else "no method"
             row += [_gain(gain), Cell(words, float(len(slower)), "bad" if slower else "")]
         rows.append(row)
@@ -114,11 +114,11 @@ def _brief(
         "× faster than DDP",
         "slower than DDP|",
     ]
-    return table("In short (steps as multiples of the silent step, which sends nothing)", columns, rows)
+    return table("Summary (steps as multiples of the silent step, which has no communication)", columns, rows)
 
 
 def _some(labels: Sequence[str], most: int = 6) -> str:
-    """The first names, and how many there are beside them; all are in the table below."""
+    """The first labels, and the number of the others; all are in the table below."""
     rest = len(labels) - most
     return ", ".join(labels[:most]) + (f" and {rest} more" if rest > 0 else "")
 
@@ -176,7 +176,7 @@ def _over_silent(
 
     series, across = _curves(found, ranked, places, kinds, over)
     up = charts.Axis("step time ÷ silent step", log=True)
-    caption = "Step time over that of a step that sends nothing"
+    caption = "Step time relative to a step without communication"
     drawn = charts.lines(f"{caption}: {name}", series, across, up, [charts.Mark(1.0, "silent step")])
     return figure(caption, drawn, _others(ranked, kinds))
 
@@ -189,9 +189,9 @@ def _speed_up(
     name: str,
 ) -> str:
     def gain(label: str, place: float) -> tuple[float, str] | None:
-        if label == PLAIN or (PLAIN, place) not in found:
+        if label == DDP or (DDP, place) not in found:
             return None
-        times = 1 / over_plain(found[label, place], found[PLAIN, place])
+        times = 1 / over_plain(found[label, place], found[DDP, place])
         faster = f"{number(times)} × as fast as plain DDP"
         return times, faster if times >= 1 else f"{number(1 / times)} × slower than plain DDP"
 
@@ -224,16 +224,16 @@ def _break_evens(
             for p in places
             if {(label, p), (baseline, p)} <= found.keys()
         }
-        if baseline == PLAIN:
+        if baseline == DDP:
             return {p: over_plain(r, plain) for p, (r, plain) in both.items()}
         return {p: r["over_reference"] / rival["over_reference"] for p, (r, rival) in both.items()}
 
     rows: list[list[Cell | str]] = []
     for label in ranked:
-        if label in (PLAIN, RIVAL):
+        if label in (DDP, DDP_FP16):
             continue
         row: list[Cell | str] = [label]
-        for baseline in (PLAIN, RIVAL):
+        for baseline in (DDP, DDP_FP16):
             ratios = over(label, baseline)
             even = break_even(ratios, dict.fromkeys(ratios, 1.0))
             never = even is not None and even.bits == 0
@@ -249,7 +249,7 @@ def _break_evens(
 def _breakdown(records: Sequence[Record], name: str) -> str:
     rows = []
     for r in sorted(records, key=lambda r: r["over_reference"]):
-        ours = r["params"] is not None
+        ours = not of_pytorch(r)
         parts = []
         for part in PARTS:
             seconds = max(0.0, r["parts"].get(part, 0.0))
@@ -261,13 +261,13 @@ def _breakdown(records: Sequence[Record], name: str) -> str:
             if seconds:
                 parts.append((kind, 1e3 * seconds, f"{word} {milliseconds(seconds)}"))
         note = f"{milliseconds(r['seconds'])}, {number(r['over_reference'])} ×"
-        rows.append(charts.Bar(NAMES.get(r["label"]) or r["label"], parts, note))
+        rows.append(charts.Bar(NAMES.get(label_of(r)) or label_of(r), parts, note))
     silent = statistics.median(r["reference_seconds"] for r in records)
     place = link(records[0])
     drawn = charts.bars(
         f"Step breakdown: {name}, {place}",
         rows,
-        "milliseconds a step",
+        "milliseconds per step",
         (1e3 * silent, f"silent step {milliseconds(silent)}"),
     )
     keys = [(part, part) for part in PARTS] + [("exchange", "backward with DDP's own exchange")]
@@ -277,11 +277,11 @@ def _breakdown(records: Sequence[Record], name: str) -> str:
 def _all(found: dict[tuple[str, float], Record], ranked: Sequence[str], places: Sequence[float]) -> str:
     rows: list[list[Cell | str]] = []
     for p in places:
-        plain = found.get((PLAIN, p))
+        plain = found.get((DDP, p))
         own = [found[label, p] for label in ranked if (label, p) in found]
         for r in sorted(own, key=lambda r: r["over_reference"]):
             row: list[Cell | str] = [
-                r["label"],
+                label_of(r),
                 Cell(link(r), p),
                 Cell(number(1e3 * r["seconds"]), r["seconds"]),
                 Cell(number(r["over_reference"]), r["over_reference"]),
@@ -289,9 +289,9 @@ def _all(found: dict[tuple[str, float], Record], ranked: Sequence[str], places: 
             ]
             for part in ("compress", "wait", "decode"):
                 value = r["parts"].get(part, 0.0)
-                row.append(Cell("–") if r["params"] is None else Cell(number(1e3 * value), value))
+                row.append(Cell("–") if of_pytorch(r) else Cell(number(1e3 * value), value))
             sent, peak = r["leaving_bytes"], r.get("peak_bytes") or 0
-            row.append(Cell("–") if r["params"] is None else Cell(size(sent), sent))
+            row.append(Cell("–") if of_pytorch(r) else Cell(size(sent), sent))
             row.append(Cell(size(peak), peak) if peak else "–")
             rows.append(row)
     columns = [

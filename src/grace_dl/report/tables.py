@@ -1,4 +1,4 @@
-"""Tables: plain HTML that the page's script makes sortable."""
+"""HTML tables, which the page's script makes sortable."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..formatting import escape
 
 @dataclass(frozen=True)
 class Cell:
-    """What is shown, what it is sorted by (a number, or else its text), and whether it is bad or good news."""
+    """What is shown, what it is sorted by (a number, or else its text), and its CSS class: `bad` or none."""
 
     text: str
     value: float | None = None
-    mood: str = ""
+    style: str = ""
 
 
 def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Cell | str]]) -> str:
@@ -30,7 +30,7 @@ def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Cell | s
         cells = []
         for place, cell in enumerate(row):
             cell = cell if isinstance(cell, Cell) else Cell(cell)
-            kinds = " ".join(k for k in ("text" if left[place] else "", cell.mood) if k)
+            kinds = " ".join(k for k in ("text" if left[place] else "", cell.style) if k)
             attributes = (f' class="{kinds}"' if kinds else "") + (
                 "" if cell.value is None else f' data-value="{_script(cell.value)}"'
             )

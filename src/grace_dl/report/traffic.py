@@ -1,4 +1,4 @@
-"""Bytes that leave a rank: reported, and counted on its network interface."""
+"""Bytes that leave a rank, as reported and as counted on its network interface."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .tables import Cell, table
 
 SIZES = (
     ("payload", "payload_bytes", "handed to collectives"),
-    ("leaving", "leaving_bytes", "leaving the rank, as statistics say"),
+    ("leaving", "leaving_bytes", "leaving the rank, as reported by statistics"),
     ("wire", "measured_bytes", "counted on the network interface"),
 )
 
@@ -24,7 +24,7 @@ def section(result: Result, anchor: str) -> Section:
         for r in (r for r in result.records if r["workers"] == workers):
             for place, (kind, field, words) in enumerate(SIZES):
                 part = (kind, r[field] / 1e6, f"{words}, {size(r[field])}")
-                rows.append(charts.Bar("" if place else r["label"], [part], size(r[field])))
+                rows.append(charts.Bar("" if place else r["method"], [part], size(r[field])))
         drawn = charts.bars(
             f"Bytes per rank and step, {workers} hosts", rows, "MB per rank and step", whole=True
         )
@@ -34,7 +34,7 @@ def section(result: Result, anchor: str) -> Section:
         )
     rows_: list[list[Cell | str]] = [
         [
-            r["label"],
+            r["method"],
             Cell(str(r["workers"]), r["workers"]),
             *(Cell(size(r[field]), r[field]) for _, field, _ in SIZES),
             Cell(number(r["leaving_bytes"] / r["payload_bytes"]), r["leaving_bytes"] / r["payload_bytes"]),
@@ -46,7 +46,7 @@ def section(result: Result, anchor: str) -> Section:
         if r["payload_bytes"] and r["leaving_bytes"]
     ]
     columns = [
-        "method, communicator|",
+        "method|",
         "hosts",
         "payload",
         "leaving",

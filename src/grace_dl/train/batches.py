@@ -1,4 +1,4 @@
-"""Batches as a function of (seed, epoch, number, rank): the same after a resume, in whatever thread they are made."""
+"""Batches as a function of seed, epoch, step and rank: the same after a resume, and in any thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Batches:
-    """A split in batches for one rank; every epoch in an order of its own that all ranks share."""
+    """The batches of one rank. Each epoch has its own order of samples, the same on all ranks."""
 
     def __init__(
         self, split: Split, batch: int, passes: int, world: World, seed: int, threads: int = 0
@@ -29,12 +29,12 @@ class Batches:
         self.steps = len(split) // self.per_step
         if self.steps == 0:
             raise ConfigError(
-                f"{len(split)} samples make no step of batch_size {batch} x {passes} batches x {world.size} ranks; make "
-                "configs.train.batch_size or num_batches_per_step smaller."
+                f"{len(split)} samples make no step of batch_size {batch} x {passes} batches x {world.size} ranks; reduce "
+                "configs.train.batch_size or num_batches_per_step."
             )
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[list[Batch]]:
-        """The steps of an epoch from number `start` on, each as the batches of its backward passes."""
+        """The steps of an epoch from step `start`, each as a list of batches, one for each backward pass."""
         order = torch.randperm(len(self.split), generator=_generator(Key("order", self.seed, epoch)))
         if self.threads == 0:
             for step in range(start, self.steps):
@@ -57,7 +57,7 @@ class Batches:
 
 
 def once(split: Split, batch: int, world: World) -> Iterator[Batch]:
-    """This rank's share of a split, unchanged, each sample once."""
+    """This rank's share of a split, without augmentation, each sample once."""
     for part in torch.arange(world.rank, len(split), world.size).split(batch):
         if len(part):
             yield split.batch(part, None)

@@ -19,21 +19,13 @@ NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
 def device_of(name: str, world: World) -> torch.device:
     """The device of this rank for `auto`, `cpu`, `gpu` or a list of GPUs such as `0,2`."""
     name = name.strip().lower()
-    if name == "auto":
-        name = "gpu" if torch.cuda.is_available() else "cpu"
-    if name == "cpu":
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
-    if name in ("gpu", "cuda"):
-        numbers = list(range(torch.cuda.device_count()))
-    elif all(part.strip().isdigit() for part in name.split(",")):
-        numbers = [int(part) for part in name.split(",")]
-    else:
+    every = range(torch.cuda.device_count())
+    numbers = list(every) if name in ("auto", "gpu", "cuda") else [int(part) for part in name.split(",")]
+    if not numbers or max(numbers) >= len(every):
         raise ConfigError(
-            f"--devices {name!r} is unknown; give auto, cpu, gpu, or numbers of GPUs such as 0,1."
-        )
-    if not numbers or max(numbers) >= torch.cuda.device_count():
-        raise ConfigError(
-            f"--devices {name!r} asks for GPUs, but this machine has {torch.cuda.device_count()}; use --devices cpu."
+            f"device {name!r} asks for GPUs, but this machine has {len(every)}; use cpu, with --devices cpu on the command line."
         )
     device = torch.device("cuda", numbers[world.local_rank % len(numbers)])
     torch.cuda.set_device(device)

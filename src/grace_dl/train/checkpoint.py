@@ -20,15 +20,15 @@ _STEP = re.compile(r"step(\d+)\.rank(\d+)\.pt")
 
 
 class Checkpoints:
-    """The checkpoints of one rank in a folder that ranks share (or have one each of)."""
+    """The checkpoints of one rank; the folder may be shared by all ranks or local to each machine."""
 
     def __init__(self, folder: Path, rank: int, keep: int) -> None:
         self.folder, self.rank, self.keep = folder, rank, keep
         for torn in folder.glob(f".rank{rank}.*"):
-            torn.unlink(missing_ok=True)  # left by a process that was killed while it wrote
+            torn.unlink(missing_ok=True)  # left by a process that was killed while writing
 
     def steps(self) -> list[int]:
-        """The steps whose checkpoints are here, oldest first."""
+        """The steps that have a checkpoint, oldest first."""
         found = (_STEP.fullmatch(path.name) for path in self.folder.glob("step*"))
         return sorted(int(match[1]) for match in found if match and int(match[2]) == self.rank)
 
@@ -42,21 +42,21 @@ class Checkpoints:
     def save(self, step: int, state: Mapping[str, Any], best: bool = False) -> None:
         """Write a checkpoint, then delete those that are too old."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with _Whole(self.path(step), self.rank) as temporary:
+        with _Atomic(self.path(step), self.rank) as temporary:
             torch.save(dict(state), temporary)
         if best:
-            with _Whole(self.best, self.rank) as temporary:
+            with _Atomic(self.best, self.rank) as temporary:
                 _duplicate(self.path(step), temporary)
         for old in self.steps()[: -self.keep]:
             self.path(old).unlink(missing_ok=True)
 
     def load(self, path: Path) -> dict[str, Any] | None:
-        """A checkpoint; None, with a warning, where the file cannot be read."""
+        """Load a checkpoint; None, with a warning, if the file cannot be read."""
         try:
             # Tensors, numbers and strings only: loading runs no code from the file.
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:
-            warnings.warn(f"{path} cannot be read and is passed over: {error}", stacklevel=2)
+            warnings.warn(f"{path} cannot be read and is ignored: {error}", stacklevel=2)
             return None
         if state.get("format") != FORMAT:
             raise StateError(
@@ -66,8 +66,8 @@ class Checkpoints:
         return state
 
 
-class _Whole:
-    """A temporary path that becomes `target` when all is on disk."""
+class _Atomic:
+    """A temporary file that replaces `target` once its content is on disk."""
 
     def __init__(self, target: Path, rank: int) -> None:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".rank{rank}.")
@@ -101,6 +101,6 @@ def _duplicate(source: Path, target: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a small text file whole."""
-    with _Whole(path, 0) as temporary:
+    """Write a small text file atomically."""
+    with _Atomic(path, 0) as temporary:
         temporary.write_text(text)

@@ -1,4 +1,4 @@
-"""Data sets: images, text, and made-up samples of any shape. (Images from a folder: `folder.py`.)"""
+"""Data sets: images, text, and synthetic samples of any shape. (Images in a folder: `folder.py`.)"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..errors import ConfigError
 
 
 class Split(Protocol):
-    """A part of a data set; with a generator, samples are augmented by it."""
+    """A part of a data set; with a generator, samples are augmented at random."""
 
     def __len__(self) -> int: ...
 
@@ -24,7 +24,7 @@ class Split(Protocol):
 
 
 class Dataset:
-    """Something to train on and something to test on."""
+    """Training and test data."""
 
     def __init__(self, train: Split, test: Split, num_classes: int) -> None:
         self.train, self.test, self.num_classes = train, test, num_classes
@@ -136,10 +136,10 @@ class Characters(Dataset):
         super().__init__(_Windows(codes[:cut], length), _Windows(codes[cut:], length), ASCII)
 
 
-# Made-up ------------------------------------------------------------------------------------------------
+# Synthetic ----------------------------------------------------------------------------------------------
 
 
-class _MadeUp:
+class _Samples:
     def __init__(
         self, size: int, first: int, shape: list[int], classes: int, noise: float, tokens: int, seed: int
     ) -> None:
@@ -170,14 +170,14 @@ class _MadeUp:
 
 
 class Synthetic(Dataset):
-    """Samples of any shape around one random centre a class; learnable, made when needed, the same every time.
+    """Samples of any shape around a random centre for each class; learnable, generated on demand, reproducible.
 
     size, test_size: samples. noise: their spread around the centre. tokens: whole numbers below this instead of reals.
     """
 
     def __init__(
         self,
-        shape: Sequence[int] = (3, 32, 32),
+        shape: int | Sequence[int] = (3, 32, 32),
         num_classes: int = 10,
         size: int = 4096,
         test_size: int = 1024,
@@ -193,4 +193,4 @@ class Synthetic(Dataset):
                 "num_classes, size and test_size must be positive, noise and tokens not negative."
             )
         common = (sizes, num_classes, noise, tokens, seed)
-        super().__init__(_MadeUp(size, 0, *common), _MadeUp(test_size, size, *common), num_classes)
+        super().__init__(_Samples(size, 0, *common), _Samples(test_size, size, *common), num_classes)

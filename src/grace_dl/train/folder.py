@@ -1,4 +1,4 @@
-"""Images from a folder, as ImageNet is kept: `root/train/<class>/*.jpg` and `root/val/<class>/*.jpg`."""
+"""Images in a folder with the layout of ImageNet: `root/train/<class>/*.jpg` and `root/val/<class>/*.jpg`."""
 
 from __future__ import annotations
 

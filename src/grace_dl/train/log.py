@@ -1,4 +1,4 @@
-"""What a run leaves to read: a line of JSON a record, and the same scalars for TensorBoard where it is installed."""
+"""The log of a run: one line of JSON for each record, and the same scalars for TensorBoard if it is installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .checkpoint import write_text
 
 
 class Log:
-    """Records by step. What was written after the step a run resumes at is dropped: it will be written again."""
+    """Records by step. A resumed run deletes the records after its first step, and writes them again."""
 
     def __init__(self, folder: Path, step: int, tensorboard: bool | None = None) -> None:
         self.path = folder / "log.jsonl"
@@ -23,7 +23,7 @@ class Log:
         self._board = _board(folder / "tensorboard", step, tensorboard)
 
     def write(self, step: int, scalars: Mapping[str, float], **more: Any) -> None:
-        """One record: scalars for both, further facts for the file alone."""
+        """Write a record; `more` goes to the file only."""
         self._file.write(json.dumps({"step": step, **more, **scalars}) + "\n")
         self._file.flush()
         if self._board is not None:
@@ -37,7 +37,7 @@ class Log:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The records of a log; a last line that was cut off is left out."""
+    """The records of a log; an incomplete last line is ignored."""
     found = []
     for line in path.read_text("utf-8").splitlines():
         try:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Meter:
-    """Sums of loss and of right answers among the k likeliest."""
+    """Sums of the loss and of correct predictions among the k most likely classes."""
 
     def __init__(self, topk: Sequence[int], device: torch.device) -> None:
         self.topk = list(topk)
@@ -28,12 +28,12 @@ class Meter:
             self.sums[2 + place] += hits[:, : min(k, most)].sum()
 
     def local(self) -> tuple[float, float]:
-        """Loss and first accuracy of this rank alone."""
+        """Loss and first accuracy of this rank only."""
         count, loss, right, *_ = self.sums.tolist()
         return (loss / count, right / count) if count else (float("nan"), 0.0)
 
     def result(self, split: str) -> dict[str, float]:
-        """Over all ranks, by name; every rank must call it."""
+        """Averages over all ranks, by name; every rank must call it."""
         total = self.sums.clone()
         if dist.is_initialized():
             dist.all_reduce(total)
@@ -48,5 +48,5 @@ class Meter:
 
 
 def flatten(scores: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores of classes as rows: texts have one for every place."""
+    """Scores with one row for each prediction; a text has one at every position."""
     return (scores.flatten(0, -2), targets.flatten()) if scores.dim() > 2 else (scores, targets)

@@ -1,4 +1,4 @@
-"""The global generators of a process, as a state that can be saved without pickled objects."""
+"""The global random number generators of a process; their state is saved as tensors and numbers only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 def seed_all(seed: int) -> None:
     """Seed Python's, NumPy's and torch's generators."""
     random.seed(seed)
-    numpy.random.seed(seed % 2**32)  # noqa: NPY002 (the global one is what user code draws from)
+    numpy.random.seed(seed % 2**32)  # noqa: NPY002 (user code uses the global generator)
     torch.manual_seed(seed)
 
 

@@ -1,4 +1,4 @@
-"""Going on where a run stopped: the newest step of which every rank has a readable checkpoint."""
+"""Resuming a run from the newest step for which every rank has a readable checkpoint."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ FREE = (
     ),
     *("train.save_every_steps", "train.keep", "train.tensorboard", "train.save_path", "data", "device"),
 )
-"""Settings that may differ from those a run began with."""
+"""Settings that may change when a run is resumed."""
 
 
 def newest(checkpoints: Checkpoints) -> dict[str, Any] | None:
-    """The state to go on from, the same step on every rank; None where there is none.
+    """The state to resume from, of the same step on every rank; None if there is none.
 
-    Ranks that were killed may be a checkpoint apart, and a file may be damaged: then an older step is taken by all.
-    Where there is no such step, only a run that never got beyond its first checkpoint may begin anew.
+    Ranks that were killed may be one checkpoint apart, and a file may be damaged: then all ranks use an older step. If they
+    have no step in common, a run starts again only if it had not got beyond its first checkpoint.
     """
     held = _all(checkpoints.steps())
     for step in sorted(set.intersection(*map(set, held)), reverse=True):
@@ -41,14 +41,14 @@ def newest(checkpoints: Checkpoints) -> dict[str, Any] | None:
     if len(set().union(*held)) > 1:
         found = "; ".join(f"rank {rank}: steps {steps or 'none'}" for rank, steps in enumerate(held))
         raise StateError(
-            f"{checkpoints.folder} has no step of which every rank has a readable checkpoint ({found}); bring the missing files "
-            "back, or delete the run's folder or give another --suffix to begin anew."
+            f"{checkpoints.folder} has no step of which every rank has a readable checkpoint ({found}); restore the "
+            "missing files, or delete the run's folder or use another --suffix to start again."
         )
     return None
 
 
 def best(checkpoints: Checkpoints) -> dict[str, Any] | None:
-    """The state of the best evaluation, else the newest."""
+    """The state with the best evaluation, else the newest."""
     state = checkpoints.load(checkpoints.best) if checkpoints.best.exists() else None
     if all(_all(state is not None)) and len(set(_all(state and state["step"]))) == 1:
         return state
@@ -64,7 +64,7 @@ def _all(value: Any) -> list[Any]:
 
 
 def check_world(checkpoints: Checkpoints, world: World, record: Path) -> None:
-    """Refuse to go on with another number of ranks than the run's `record` names: batches are divided among so many."""
+    """Reject another number of ranks than in the run's `record`: it determines the batches of each rank."""
     size = json.loads(record.read_text("utf-8"))["world"]["size"] if record.exists() else None
     sizes = {before for before in _all(size) if before is not None}
     if sizes - {world.size} and any(_all(checkpoints.steps())):
@@ -75,7 +75,7 @@ def check_world(checkpoints: Checkpoints, world: World, record: Path) -> None:
 
 
 def check_config(saved: str, present: Mapping[str, Any], folder: object) -> None:
-    """Refuse to go on with settings that make it another run."""
+    """Reject settings that would make it a different run."""
     before, now = flatten(json.loads(saved)), flatten(present)
     changed = [
         f"{key}: {before.get(key)!r} then, {now.get(key)!r} now"
@@ -90,7 +90,7 @@ def check_config(saved: str, present: Mapping[str, Any], folder: object) -> None
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A tree of settings as one level, by path.
+    """A tree of settings as one dictionary, by path.
 
     >>> flatten({"a": {"b": 1}, "c": 2})
     {'a.b': 1, 'c': 2}

@@ -1,4 +1,4 @@
-"""Learning rates as functions of time, so that a resumed run needs no state of theirs.
+"""Learning rates as functions of time, so that a resumed run needs no scheduler state.
 
 Names and settings are those of torch.optim.lr_scheduler. Time is counted in epochs since the warm-up ended: whole ones if
 `schedule_lr_per_epoch`, else with their fraction, which makes a schedule change at every step.
@@ -14,15 +14,15 @@ from ..errors import ConfigError
 
 
 class Schedule:
-    """Gives the rate at a time in epochs."""
+    """A learning rate that depends on time in epochs."""
 
     def rate(self, base: float, time: float) -> float:
-        """The rate `time` epochs after the warm-up, when it begins at `base`."""
+        """The rate `time` epochs after the warm-up, which ends at `base`."""
         return base
 
 
 class ConstantLR(Schedule):
-    """The same rate all the time."""
+    """A constant rate."""
 
 
 class CosineAnnealingLR(Schedule):

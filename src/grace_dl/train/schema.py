@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from .tree import Config, Field
+
+_DEVICE = re.compile(r"\s*(auto|cpu|gpu|cuda|\d+(\s*,\s*\d+)*)\s*", re.IGNORECASE)
 
 
 def _number(value: Any) -> bool:
@@ -119,7 +122,11 @@ class Settings(Config):
     _root = "configs"
 
     seed: int = whole(42, least=0)
-    device: str = text("auto")
+    device: str = _field(
+        "auto",
+        "auto, cpu, gpu, or numbers of GPUs such as 0,1",
+        lambda v: isinstance(v, str) and _DEVICE.fullmatch(v) is not None,
+    )
     dataset: Config = group("a data set")
     model: Config = group("a model")
     data: DataSettings = part(DataSettings, "data loading")

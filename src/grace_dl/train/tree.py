@@ -118,7 +118,8 @@ class Config:
         value = values[name]
         return value.rule() if isinstance(value, Later) else value
 
-    __setattr__ = __setitem__
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -1,7 +1,7 @@
-"""Which rank this process is, whatever launched it, and how the ranks find each other.
+"""The rank of this process under any launcher, and how the ranks find each other.
 
-torchrun says so in RANK and WORLD_SIZE, `mpirun` in OMPI_* or PMI_*, `horovodrun` in HOROVOD_*; without any of them the
-process is alone. Below is always torch.distributed (Gloo, or NCCL on GPUs), so none of the launchers' libraries is needed.
+torchrun sets RANK and WORLD_SIZE, `mpirun` OMPI_* or PMI_*, `horovodrun` HOROVOD_*; without any of them the process runs
+alone. The ranks always use torch.distributed (Gloo, or NCCL on GPUs), so that no launcher's library is needed.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _LAUNCHERS = {
 """Variables that hold rank, number of ranks, rank on this machine and ranks on this machine."""
 
 _JOBS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
-"""Variables that tell one launch on a machine from another."""
+"""Variables that distinguish launches on one machine."""
 
 _HEADS = ("OMPI_MCA_orte_hnp_uri", "OMPI_MCA_prte_hnp_uri")
-"""Variables in which Open MPI 4 tells where mpirun itself runs."""
+"""Variables in which Open MPI 4 gives the address of mpirun."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class World:
 
 
 def find(environment: Mapping[str, str] | None = None) -> World:
-    """The place that the launcher's variables give.
+    """The place according to the launcher's variables.
 
     >>> find({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
     World(rank=1, size=2, local_rank=1, local_size=2, launcher='mpirun')
@@ -99,11 +99,11 @@ def _whole(env: Mapping[str, str], name: str) -> int:
     try:
         return int(env[name])
     except ValueError:
-        raise ConfigError(f"{name}={env[name]!r} in the environment is no whole number.") from None
+        raise ConfigError(f"{name}={env[name]!r} in the environment is not a whole number.") from None
 
 
 def join(world: World, backend: str) -> bool:
-    """Start torch.distributed among the ranks; False where there is nothing to start."""
+    """Start torch.distributed; False if it runs already or there is no launcher."""
     import torch.distributed as dist
 
     if dist.is_initialized() or world.launcher == "none":
@@ -125,7 +125,7 @@ def join(world: World, backend: str) -> bool:
 
 
 def leave(world: World) -> None:
-    """End what `join` began, once all ranks have come here."""
+    """End the process group that `join` started, when all ranks have arrived."""
     import torch.distributed as dist
 
     dist.barrier()
@@ -140,7 +140,7 @@ def joined(world: World, device: str) -> Iterator[None]:
     import torch
     import torch.distributed as dist
 
-    backend = "nccl" if device != "cpu" and torch.cuda.is_available() else "gloo"
+    backend = "nccl" if device.strip().lower() != "cpu" and torch.cuda.is_available() else "gloo"
     started = join(world, backend)
     try:
         yield
@@ -154,7 +154,7 @@ def joined(world: World, device: str) -> Iterator[None]:
 
 
 def _store(world: World) -> Any:
-    """A store that all ranks reach, where the launcher names no address."""
+    """A store that all ranks reach, if the launcher gives no address."""
     from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
 
     if "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ:
@@ -165,7 +165,7 @@ def _store(world: World) -> Any:
     head = _head_node()
     if head is None:
         raise ConfigError(
-            f"{world.size} ranks on several machines, and nothing says where rank 0 runs; give its address to all, for "
+            f"{world.size} ranks on several machines, and the address of rank 0 is unknown; give it to all ranks, for "
             "example mpirun -x MASTER_ADDR=server0 -x MASTER_PORT=29500 ..."
         )
     port = 20000 + int.from_bytes(hashlib.sha256(_job().encode()).digest()[:2], "little") % 30000
@@ -180,15 +180,15 @@ def _job() -> str:
 
 
 def meeting_place() -> Path:
-    """The file through which the ranks of one launch on one machine find each other."""
+    """The file through which the ranks of a launch on one machine find each other."""
     user = os.getuid() if hasattr(os, "getuid") else 0
-    # The parent is the launcher's daemon, which all ranks of this machine share: job numbers may come again.
+    # The parent is the launcher's daemon, which all ranks of this machine share: job numbers may repeat.
     label = hashlib.sha256(f"{_job()}/{os.getppid()}".encode()).hexdigest()[:24]
     return Path(tempfile.gettempdir()) / f"grace-{user}-{label}"
 
 
 def _head_node() -> str | None:
-    """The machine where mpirun was called, which begins with rank 0 unless told otherwise."""
+    """The machine where mpirun was called; rank 0 runs there by default."""
     for name in _HEADS:
         for part in os.environ.get(name, "").split(";"):
             if part.startswith("tcp"):
@@ -198,7 +198,7 @@ def _head_node() -> str | None:
 
 
 def _through_horovod(world: World) -> tuple[str, int]:
-    """Rank 0's address, by the key-value server that horovodrun keeps for its own ranks."""
+    """The address of rank 0, through the key-value server of horovodrun."""
     server = (
         f"http://{os.environ['HOROVOD_GLOO_RENDEZVOUS_ADDR']}:{os.environ['HOROVOD_GLOO_RENDEZVOUS_PORT']}"
     )
@@ -217,6 +217,6 @@ def _through_horovod(world: World) -> tuple[str, int]:
             with urllib.request.urlopen(key, timeout=30) as response:
                 host, port_text = response.read().decode().split()
                 return host, int(port_text)
-        except urllib.error.HTTPError:  # rank 0 has not said it yet
+        except urllib.error.HTTPError:  # rank 0 has not set it yet
             time.sleep(0.05)
-    raise PeerError(f"rank 0 did not tell its address at {server}; look at its log.")
+    raise PeerError(f"rank 0 did not publish its address at {server}; look at its log.")

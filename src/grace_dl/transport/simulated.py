@@ -1,10 +1,10 @@
 """W ranks inside one process: for tests, notebooks and convergence studies with many workers on a laptop.
 
 >>> import torch
->>> from grace_dl import grace_from_params, simulated
->>> world = simulated(4)
->>> graces = [grace_from_params({"compressor": "none"}, transport=t) for t in world]
->>> means = world.run(lambda t: graces[t.rank].step(torch.full((3,), float(t.rank)), "w"))
+>>> import grace_dl as grace
+>>> world = grace.simulated(4)
+>>> handles = [grace.manual("none", transport=t) for t in world]
+>>> means = world.run(lambda t: handles[t.rank].step(torch.full((3,), float(t.rank)), "w"))
 >>> means[0]
 tensor([1.5000, 1.5000, 1.5000])
 """

@@ -17,7 +17,8 @@ from .base import Handle, Transport, disagreement
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
-_resolve: Any = c10d._resolve_process_group  # type: ignore[attr-defined]
+resolve_group: Any = c10d._resolve_process_group  # type: ignore[attr-defined]
+"""The process group of a name; raises where it was destroyed."""
 
 
 class TorchHandle(Handle):
@@ -75,11 +76,11 @@ class TorchTransport(Transport):
         while len(self._names) > 1:
             name = self._names.pop()
             if dist.is_initialized():
-                dist.destroy_process_group(_resolve(name))
+                dist.destroy_process_group(resolve_group(name))
 
     def _group(self, channel: int = 0) -> Any:
         try:
-            return _resolve(self._names[channel])
+            return resolve_group(self._names[channel])
         except (RuntimeError, ValueError) as error:
             raise PeerError(
                 f"the process group {self._names[channel]!r} has been destroyed; attach after init_process_group() and "

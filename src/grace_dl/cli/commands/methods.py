@@ -8,23 +8,30 @@ SUMMARY = "list the compression methods, or explain one"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", help="explain this method only")
+    parser.add_argument(
+        "name", nargs="?", metavar="METHOD", help="explain this method only, such as topk or topk:0.001"
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="for programs")
-    form.add_argument("--markdown", action="store_true", help="for documents; makes docs/methods.md")
+    form.add_argument("--markdown", action="store_true", help="for documents; generates docs/methods.md")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ...registry import method, methods
-    from .. import catalogue
+    from ... import catalog
+    from ...algebra.named import Named
+    from ...algebra.text import parse
+    from .. import method_listing
 
-    chosen = [method(arguments.name)] if arguments.name else list(methods().values())
+    parts = parse(arguments.name).parts() if arguments.name else ()
+    named = list({part.name: part for part in parts if isinstance(part, Named)}.values())
+    infos = [method.info for method in named] or list(catalog.methods().values())
     if arguments.json:
-        print(catalogue.as_json(chosen))
+        print(method_listing.as_json(infos))
     elif arguments.markdown:
-        print(catalogue.as_markdown(chosen), end="")
+        print(method_listing.as_markdown(infos), end="")
     elif arguments.name:
-        catalogue.explain(chosen[0])
+        for method in named:
+            method_listing.explain(method)
     else:
-        catalogue.show(chosen)
+        method_listing.show(infos)
     return 0

@@ -12,9 +12,9 @@ import torch
 from ...algebra.base import Method, Single
 from ...algebra.compose import by_parameter
 from ...algebra.named import build
-from ...compressor.sparse import kept
 from ...errors import ConfigError
 from ...handle import Handle
+from ...kernels.wire import selected
 from ...methods.dgc import WARMUP, warmup_ratios
 from ...settings import number, whole
 from .memory import DGCSGDMemory, unique
@@ -83,9 +83,13 @@ class DGCCompressor:
         self.compress_upper_bound, self.compress_lower_bound = compress_upper_bound, compress_lower_bound
         self.max_adaptation_iters = max_adaptation_iters
         self.fp16_values, self.int32_indices = fp16_values, int32_indices
-        self.warmup_epochs = max(0, whole("warmup_epochs", warmup_epochs, "epochs of warm-up; 0 for none"))
+        self.warmup_epochs = max(
+            0, whole("warmup_epochs", warmup_epochs, "epochs of warm-up; 0 for none", least=-1)
+        )
         self.warmup_coeff = warmup_coeff
-        self.warmup_steps = whole("warmup_steps", warmup_steps, "the length of a warm-up stage in steps", 0)
+        self.warmup_steps = whole(
+            "warmup_steps", warmup_steps, "the length of a warm-up stage in steps", least=0
+        )
         self.warmup_ratios = self._warmup()
         self._chosen: dict[str, Any] | None = None
         self.warmup_compress_ratio(0)
@@ -162,7 +166,8 @@ class DGCCompressor:
             for name, p in (self._chosen or {}).items()
         }
         return {
-            name: Attributes(numel, shape, kept(self.ratio, numel)) for name, (numel, shape) in sizes.items()
+            name: Attributes(numel, shape, selected(self.ratio, numel))
+            for name, (numel, shape) in sizes.items()
         }
 
     def serve(self, handle: Handle) -> None:

@@ -10,6 +10,7 @@ from .adaq import *
 from .basic import *
 from .blocks import *
 from .cast import *
+from .eden import *
 from .inceptionn import *
 from .lowrank import *
 from .signs import *

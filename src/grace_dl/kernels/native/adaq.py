@@ -5,36 +5,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ... import _native
+import grace_dl._native as _native
+
 from ..check import broken
 from ..reference import adaq as reference
-from ..reference.indices import index_bytes
-from .pointer import address, native_dtype, part_address, source, threads
+from ..source import Source
+from ..wire import adaq_slots, index_bytes
+from .pointer import address, inputs, native_dtype, part_address, threads
 
 __all__ = ["adaq_add", "adaq_encode"]
 
-_FAULTS = ("", "the signs do not mark the announced negative elements", "coded indices are wrong")
-
 
 def adaq_encode(
-    x: Tensor,
-    g: Tensor | None,
-    beta: float,
-    gamma: float,
-    ef: bool,
-    ratio: float,
-    slots: int,
-    means: Tensor,
-    counts: Tensor,
-    index: Tensor,
-    signs: Tensor,
+    source: Source, ratio: float, slots: int, means: Tensor, counts: Tensor, index: Tensor, signs: Tensor
 ) -> None:
     """The largest share of the positive and of the negative elements, each as its mean."""
+    x = source.x
     wide, n = native_dtype(x), x.numel()
     if wide is None or n == 0:
-        return reference.adaq_encode(x, g, beta, gamma, ef, ratio, slots, means, counts, index, signs)
-    # Each side rounds by itself and sends one at least; a kernel writes as many as that makes.
-    if not slots >= min(n, reference.share(ratio, n) + 2):
+        return reference.adaq_encode(source, ratio, slots, means, counts, index, signs)
+    if slots < adaq_slots(ratio, n):
         raise ValueError(f"{slots} slots are too few for {ratio} of either side of {n} elements")
     out = (
         part_address(means, x.dtype, 2),
@@ -42,7 +32,7 @@ def adaq_encode(
         part_address(index, torch.uint8, index_bytes(n, slots)),
         part_address(signs, torch.uint8, (slots + 7) // 8),
     )
-    _native.adaq_encode(wide, *source(x, g, n), n, beta, gamma, ef, ratio, slots, *out, threads())
+    _native.adaq_encode(wide, *inputs(source, n), ratio, slots, *out, threads())
 
 
 def adaq_add(
@@ -60,4 +50,4 @@ def adaq_add(
     )
     fault = _native.adaq_add(wide, address(out, out.dtype, n), n, slots, *sides, *data, alpha, threads())
     if fault:
-        raise broken(_FAULTS[fault])
+        raise broken(_native.FAULTS[fault])

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ... import _native
+import grace_dl._native as _native
+
 from ..reference import basic as reference
 from .pointer import address, native_dtype, pairs, threads
 
-__all__ = ["all_finite", "average_", "axpby_", "copy_finite_"]
+__all__ = ["all_finite", "average_", "axpby_", "clear_", "copy_finite_", "square_sum"]
 
 _EXPONENT = {
     torch.float16: (2, 0x7C00),
@@ -55,3 +56,18 @@ def axpby_(x: Tensor, g: Tensor, beta: float, gamma: float) -> Tensor:
     n = x.numel()
     _native.axpby(wide, address(x, x.dtype, n), address(g, x.dtype, n), beta, gamma, n, threads())
     return x
+
+
+def clear_(out: Tensor) -> None:
+    """Zero all of `out`; a large one without reading it into the cache first."""
+    if native_dtype(out) is None or not out.is_contiguous():
+        return reference.clear_(out)
+    _native.clear(out.data_ptr(), out.nbytes, threads())
+
+
+def square_sum(x: Tensor) -> float:
+    """The sum of squares in float64, the same bits on every backend."""
+    wide = native_dtype(x)
+    if wide is None:
+        return reference.square_sum(x)
+    return _native.square_sum(wide, address(x, x.dtype, x.numel()), x.numel(), threads())

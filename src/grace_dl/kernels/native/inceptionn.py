@@ -5,37 +5,38 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ... import _native
+import grace_dl._native as _native
+
 from ..check import broken, payload_part
 from ..reference import inceptionn as reference
-from ..reference.bits import packed_bytes
-from .pointer import address, native_dtype, part_address, source, threads
+from ..source import Source
+from ..wire import packed_bytes
+from .pointer import address, inputs, native_dtype, part_address, threads
 
 __all__ = ["inceptionn_add", "inceptionn_encode"]
 
-_FAULTS = ("", "padding bits are set", "the classes hold other numbers of elements than the tags say")
 
-
-def inceptionn_encode(
-    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, bound: float
-) -> list[Tensor]:
+def inceptionn_encode(source: Source, bound: float) -> list[Tensor]:
     """Tags of 2 bits, then the elements of each class: multiples of `bound`, a power of two, or raw."""
+    x = source.x
     wide = native_dtype(x)
     if wide is None:
-        return reference.inceptionn_encode(x, g, beta, gamma, ef, bound)
+        return reference.inceptionn_encode(source, bound)
     n = x.numel()
-    at, to = source(x, g, n)
+    at = inputs(source, n)
+    ef = at[-1]
     tags = torch.empty(packed_bytes(n, 2), dtype=torch.uint8)
     starts = torch.empty(-(-n // _native.inceptionn_piece) + 1, 3, dtype=torch.int64)
     where = starts.data_ptr()
-    _native.inceptionn_find(wide, at, to, n, beta, gamma, ef, bound, tags.data_ptr(), where, threads())
+    _native.inceptionn_find(wide, *at, bound, tags.data_ptr(), where, threads())
     small, medium, raw = (
         torch.empty(count, dtype=kind)
         for count, kind in zip(starts[-1].tolist(), (torch.uint8, torch.int16, x.dtype))
     )
     classes = (small.data_ptr(), medium.data_ptr(), raw.data_ptr())
     # Under error feedback the first step left the sum in x.
-    _native.inceptionn_emit(wide, at, 0 if ef else to, n, beta, gamma, ef, bound, where, *classes, threads())
+    at = (at[0], 0, *at[2:]) if ef else at
+    _native.inceptionn_emit(wide, *at, bound, where, *classes, threads())
     return [tags, small, medium, raw]
 
 
@@ -52,4 +53,4 @@ def inceptionn_add(out: Tensor, payload: list[Tensor], bound: float, alpha: floa
         parts += [address(part, kind, part.numel()), part.numel()]
     fault = _native.inceptionn_add(wide, address(out, out.dtype, n), n, *parts, bound, alpha, threads())
     if fault:
-        raise broken(_FAULTS[fault])
+        raise broken(_native.FAULTS[fault])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ... import _native
+import grace_dl._native as _native
+
 from ..reference import lowrank as reference
 from .pointer import address, native_dtype, threads
 

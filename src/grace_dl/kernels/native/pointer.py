@@ -10,11 +10,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ... import _native
+import grace_dl._native as _native  # absolute: mypy cannot resolve `from ... import` of a compiled module
+
 from ...errors import UnsupportedError
 from ..check import payload_part
+from ..source import Leave, Source
 
-__all__ = ["address", "native_dtype", "pairs", "part_address", "source", "threads"]
+__all__ = ["address", "inputs", "native_dtype", "pairs", "part_address", "threads"]
 
 _WIDE = {torch.float32: False, torch.float64: True}
 threads = torch.get_num_threads
@@ -53,9 +55,11 @@ def part_address(part: Tensor, dtype: torch.dtype, numel: int) -> int:
     return address(part, dtype, numel)
 
 
-def source(x: Tensor, g: Tensor | None, n: int) -> tuple[int, int]:
-    """Addresses of the two tensors an encoder reads; 0 stands for no second one."""
-    return address(x, x.dtype, n), 0 if g is None else address(g, x.dtype, n)
+def inputs(source: Source, n: int, leave: Leave = "residual") -> tuple[int, int, int, float, float, bool]:
+    """The leading arguments of every compiled encoder that can leave `leave`; address 0 stands for no gradient."""
+    x, grad, beta, gamma, _, _ = source
+    other = 0 if grad is None else address(grad, x.dtype, n)
+    return address(x, x.dtype, n), other, n, beta, gamma, source.leaves(leave)
 
 
 def instruction_set() -> str:

@@ -1,4 +1,4 @@
-"""Compiled: selection, index coding, scatter-add, random-k, DGC's correction, EDEN."""
+"""Compiled: selection, index coding, scatter-add, random-k, DGC's correction."""
 
 from __future__ import annotations
 
@@ -8,49 +8,38 @@ from itertools import starmap
 import torch
 from torch import Tensor
 
-from ... import _native
+import grace_dl._native as _native
+
 from ..check import broken
-from ..reference import eden as reference_eden
 from ..reference import indices as reference_indices
 from ..reference import sparse as reference
-from ..reference.indices import index_bytes
-from .pointer import address, native_dtype, pairs, part_address, source, threads
+from ..source import Correction, Source
+from ..wire import Sampling, Sent, index_bytes
+from .pointer import address, inputs, native_dtype, pairs, part_address, threads
 
 __all__ = [
-    "clear_",
     "decode_indices",
     "dgc_commit_",
     "dgc_correct_",
     "dgc_dense_",
     "dgc_encode",
     "dgc_step_",
-    "eden_add",
-    "eden_encode",
     "encode_indices",
     "randomk_add",
     "randomk_encode",
     "sparse_add",
     "sparse_combine_",
     "sparse_zero_",
-    "square_sum",
     "threshold_encode",
     "topk_encode",
 ]
 
 _KIND = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
-_FAULTS = (
-    "",
-    "padding bits are set",
-    "coded indices hold another number of entries than announced",
-    "indices do not increase within the tensor",
-    "padding of the indices is wrong",
-    "values behind the announced ones are not zero",
-)
 
 
 def _check(fault: int) -> None:
     if fault:
-        raise broken(_FAULTS[fault])
+        raise broken(_native.FAULTS[fault])
 
 
 def _sized(values: Tensor, index: Tensor, d: int, k: int) -> tuple[int, int, int]:
@@ -61,27 +50,24 @@ def _sized(values: Tensor, index: Tensor, d: int, k: int) -> tuple[int, int, int
     return address(values, values.dtype, k), kind, address(index, torch.uint8, index_bytes(d, k))
 
 
-def topk_encode(
-    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, k: int, values: Tensor, index: Tensor
-) -> None:
+def topk_encode(source: Source, k: int, values: Tensor, index: Tensor) -> None:
     """The `k` largest magnitudes; of equal ones the lowest indices."""
+    x = source.x
     wide = native_dtype(x)
     if wide is None:
-        return reference.topk_encode(x, g, beta, gamma, ef, k, values, index)
+        return reference.topk_encode(source, k, values, index)
     n = x.numel()
-    at = source(x, g, n)
-    _native.topk_encode(wide, *at, n, beta, gamma, ef, k, *_sized(values, index, n, k), threads())
+    _native.topk_encode(wide, *inputs(source, n), k, *_sized(values, index, n, k), threads())
 
 
-def threshold_encode(
-    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, threshold: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
+def threshold_encode(source: Source, threshold: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """All elements with |v| >= threshold, as values of `dtype` and coded indices; maybe none."""
+    x = source.x
     wide = native_dtype(x)
     if wide is None:
-        return reference.threshold_encode(x, g, beta, gamma, ef, threshold, dtype)
+        return reference.threshold_encode(source, threshold, dtype)
     n = x.numel()
-    at = (wide, *source(x, g, n), n, beta, gamma, ef, threshold)
+    at = (wide, *inputs(source, n), threshold)
     k = _native.threshold_find(*at, threads())
     values = torch.empty(k, dtype=dtype)
     index = torch.empty(index_bytes(n, k), dtype=torch.uint8)
@@ -90,29 +76,20 @@ def threshold_encode(
 
 
 def dgc_encode(
-    x: Tensor,
-    g: Tensor | None,
-    beta: float,
-    gamma: float,
-    ef: bool,
-    k: int,
-    sampling: reference.Sampling,
-    values: Tensor,
-    index: Tensor,
-    count: Tensor,
+    source: Source, k: int, sampling: Sampling, values: Tensor, index: Tensor, count: Tensor
 ) -> None:
     """At most `k` elements above a threshold estimated from a sample."""
+    x = source.x
     wide = native_dtype(x)
     if wide is None:
-        return reference.dgc_encode(x, g, beta, gamma, ef, k, sampling, values, index, count)
+        return reference.dgc_encode(source, k, sampling, values, index, count)
     n = x.numel()
-    at = source(x, g, n)
     out = (*_sized(values, index, n, k), address(count, torch.int32, 1))
     _check_sampling(sampling, n)
-    _native.dgc_encode(wide, *at, n, beta, gamma, ef, k, *sampling, *out, threads())
+    _native.dgc_encode(wide, *inputs(source, n), k, *sampling, *out, threads())
 
 
-def _check_sampling(sampling: reference.Sampling, n: int) -> None:
+def _check_sampling(sampling: Sampling, n: int) -> None:
     rank, samples, start, stride = sampling[:4]
     if samples < n and not (
         0 < rank <= samples and start >= 0 and stride >= 0 and start + (samples - 1) * stride < n
@@ -121,26 +98,21 @@ def _check_sampling(sampling: reference.Sampling, n: int) -> None:
 
 
 def dgc_step_(
-    ms: Sequence[Tensor],
-    vs: Sequence[Tensor],
-    gs: Sequence[Tensor],
+    states: Sequence[Correction],
     mu: float,
     nesterov: bool,
-    scales: Sequence[float],
-    samplings: Sequence[reference.Sampling],
+    samplings: Sequence[Sampling],
     payloads: Sequence[Sequence[Tensor]],
 ) -> Iterator[bool]:
-    """Momentum correction, selection and the check for NaN and infinity (False where `g` holds one) in one pass.
+    """Momentum correction, selection and the check for NaN and infinity (False where a gradient holds one) in one pass.
 
-    One tensor at every `next`; what can be done beforehand is, because a pass leaves nothing of Python in the cache. The
-    tensors must live until then.
+    One state at every `next`; all of Python's work is done beforehand, because a pass evicts the interpreter from the
+    CPU cache. The tensors must live until then.
     """
-    wides, calls, width = [native_dtype(v) for v in vs], [], threads()
+    wides, calls, width = [native_dtype(state.v) for state in states], [], threads()
     if None in wides:
-        return reference.dgc_step_(ms, vs, gs, mu, nesterov, scales, samplings, payloads)
-    for wide, m, v, g, scale, sampling, payload in zip(
-        wides, ms, vs, gs, scales, samplings, payloads, strict=True
-    ):
+        return reference.dgc_step_(states, mu, nesterov, samplings, payloads)
+    for wide, (m, v, g, scale), sampling, payload in zip(wides, states, samplings, payloads, strict=True):
         values, index, count = payload
         n, k, dtype = v.numel(), values.numel(), v.dtype
         at = address(m, dtype, n), address(v, dtype, n), address(g, dtype, n)
@@ -150,7 +122,7 @@ def dgc_step_(
     return starmap(_native.dgc_step, calls)
 
 
-def dgc_commit_(vs: Sequence[Tensor], ms: Sequence[Tensor] | None, sent: Sequence[reference.Sent]) -> None:
+def dgc_commit_(vs: Sequence[Tensor], ms: Sequence[Tensor] | None, sent: Sequence[Sent]) -> None:
     """Take what was sent out of each `v`, and zero its momentum unless `ms` is None; one decoding of the indices."""
     wides, calls, width = [native_dtype(v) for v in vs], [], threads()
     if None in wides:
@@ -184,7 +156,7 @@ def sparse_add(
     _check(_native.sparse_add(wide, address(out, out.dtype, d), *sent, alpha, threads()))
 
 
-def sparse_combine_(outs: Sequence[Tensor], sent: Sequence[Sequence[reference.Sent]], alpha: float) -> None:
+def sparse_combine_(outs: Sequence[Tensor], sent: Sequence[Sequence[Sent]], alpha: float) -> None:
     """Overwrite each of `outs` with alpha times the sum of what all ranks sent for it."""
     wides, clears, adds, width = [native_dtype(out) for out in outs], [], [], threads()
     if None in wides:
@@ -239,26 +211,17 @@ def decode_indices(index: Tensor, d: int, k: int, count: int | None = None) -> T
     return out
 
 
-def randomk_encode(
-    x: Tensor,
-    g: Tensor | None,
-    beta: float,
-    gamma: float,
-    ef: bool,
-    word: int,
-    scaled: bool,
-    values: Tensor,
-) -> None:
+def randomk_encode(source: Source, word: int, scaled: bool, values: Tensor) -> None:
     """The values at the drawn indices, times their stratum's size where `scaled`."""
+    x = source.x
     wide = native_dtype(x)
     if wide is None or values.dtype is not x.dtype:
-        return reference.randomk_encode(x, g, beta, gamma, ef, word, scaled, values)
+        return reference.randomk_encode(source, word, scaled, values)
     n, k = x.numel(), values.numel()
     if not 0 < k <= n:
         raise ValueError(f"{k} of {n} elements cannot be drawn")
-    at = source(x, g, n)
     out = address(values, x.dtype, k)
-    _native.randomk_encode(wide, *at, n, beta, gamma, ef, word, scaled, out, k, threads())
+    _native.randomk_encode(wide, *inputs(source, n), word, scaled, out, k, threads())
 
 
 def randomk_add(out: Tensor, values: Tensor, word: int, alpha: float = 1.0) -> None:
@@ -273,11 +236,12 @@ def randomk_add(out: Tensor, values: Tensor, word: int, alpha: float = 1.0) -> N
     _native.randomk_add(wide, address(out, out.dtype, d), d, data, k, word, alpha, threads())
 
 
-def dgc_correct_(m: Tensor, v: Tensor, g: Tensor, mu: float, nesterov: bool, scale: float = 1.0) -> None:
-    """Momentum correction of the clipped gradient scale * g."""
+def dgc_correct_(state: Correction, mu: float, nesterov: bool) -> None:
+    """Momentum correction of the clipped gradient."""
+    m, v, g, scale = state
     wide = native_dtype(v)
     if wide is None:
-        return reference.dgc_correct_(m, v, g, mu, nesterov, scale)
+        return reference.dgc_correct_(state, mu, nesterov)
     n = v.numel()
     at = tuple(address(tensor, v.dtype, n) for tensor in (m, v, g))
     _native.dgc_correct(wide, *at, mu, nesterov, scale, n, threads())
@@ -289,59 +253,3 @@ def dgc_dense_(means: Sequence[Tensor], momenta: Sequence[Tensor], mu: float, ne
     if wide is None or at is None:
         return reference.dgc_dense_(means, momenta, mu, nesterov)
     return _native.dgc_dense(wide, *at, mu, nesterov, threads())
-
-
-def clear_(out: Tensor) -> None:
-    """Zero all of `out`; a large one without reading it into the cache first."""
-    if native_dtype(out) is None or not out.is_contiguous():
-        return reference.clear_(out)
-    _native.clear(out.data_ptr(), out.nbytes, threads())
-
-
-def square_sum(x: Tensor) -> float:
-    """The sum of squares in float64, the same bits on every backend."""
-    wide = native_dtype(x)
-    if wide is None:
-        return reference.square_sum(x)
-    return _native.square_sum(wide, address(x, x.dtype, x.numel()), x.numel(), threads())
-
-
-_CENTROIDS = {
-    bits: torch.tensor(values, dtype=torch.float64) for bits, values in reference_eden.EDEN_CENTROIDS.items()
-}
-
-
-def eden_encode(
-    x: Tensor,
-    g: Tensor | None,
-    beta: float,
-    gamma: float,
-    ef: bool,
-    bits: int,
-    word: int,
-    codes: Tensor,
-    scales: Tensor,
-) -> None:
-    """Rotate, quantise, and scale each block by |x|^2 / <R x, q>."""
-    wide = native_dtype(x)
-    if wide is None:
-        return reference_eden.eden_encode(x, g, beta, gamma, ef, bits, word, codes, scales)
-    n = x.numel()
-    coordinates, blocks = reference_eden.eden_sizes(n)
-    at = source(x, g, n)
-    out = address(codes, torch.uint8, coordinates * bits // 8), address(scales, x.dtype, blocks)
-    table = _CENTROIDS[bits].data_ptr()
-    _native.eden_encode(wide, *at, n, beta, gamma, ef, bits, table, word, *out, threads())
-
-
-def eden_add(out: Tensor, codes: Tensor, scales: Tensor, bits: int, word: int, alpha: float = 1.0) -> None:
-    """`out += alpha * decoded`."""
-    wide = native_dtype(out)
-    if wide is None:
-        return reference_eden.eden_add(out, codes, scales, bits, word, alpha)
-    n = out.numel()
-    coordinates, blocks = reference_eden.eden_sizes(n)
-    data = part_address(codes, torch.uint8, coordinates * bits // 8), part_address(scales, out.dtype, blocks)
-    table = _CENTROIDS[bits].data_ptr()
-    if not _native.eden_add(wide, address(out, out.dtype, n), n, *data, bits, table, word, alpha, threads()):
-        raise broken("a scale is negative or not finite")

@@ -7,11 +7,13 @@ import functools
 import torch
 from torch import Tensor
 
-from ... import _native
+import grace_dl._native as _native
+
 from ..check import broken, checked_scale
 from ..reference import tables as reference
-from ..reference.tables import EXPONENTS, NATURAL_BLOCK
-from .pointer import address, native_dtype, part_address, source, threads
+from ..source import Source
+from ..wire import NATURAL_BLOCK, NATURAL_EXPONENTS, blocks
+from .pointer import address, inputs, native_dtype, part_address, threads
 
 __all__ = ["natural_add", "natural_encode", "u8bit_add", "u8bit_encode"]
 
@@ -37,15 +39,14 @@ def _tree(dtype: torch.dtype) -> tuple[tuple[int, int, int], tuple[Tensor, ...]]
     return (values.data_ptr(), middle.data_ptr(), owners[2].data_ptr()), owners
 
 
-def u8bit_encode(
-    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, codes: Tensor, scale: Tensor
-) -> None:
+def u8bit_encode(source: Source, codes: Tensor, scale: Tensor) -> None:
+    x = source.x
     wide = native_dtype(x)
     if wide is None:
-        return reference.u8bit_encode(x, g, beta, gamma, ef, codes, scale)
+        return reference.u8bit_encode(source, codes, scale)
     n = x.numel()
     code, top = part_address(codes, torch.uint8, n), part_address(scale, x.dtype, 1)
-    _native.u8bit_encode(wide, *source(x, g, n), n, beta, gamma, ef, *_tree(x.dtype)[0], code, top, threads())
+    _native.u8bit_encode(wide, *inputs(source, n), *_tree(x.dtype)[0], code, top, threads())
 
 
 def u8bit_add(out: Tensor, codes: Tensor, scale: Tensor) -> None:
@@ -59,25 +60,17 @@ def u8bit_add(out: Tensor, codes: Tensor, scale: Tensor) -> None:
     _native.u8bit_add(wide, where, n, _tree(out.dtype)[0][0], code, top, threads())
 
 
-def natural_encode(
-    x: Tensor,
-    g: Tensor | None,
-    beta: float,
-    gamma: float,
-    ef: bool,
-    word: int,
-    codes: Tensor,
-    bases: Tensor,
-) -> None:
+def natural_encode(source: Source, word: int, codes: Tensor, bases: Tensor) -> None:
+    x = source.x
     wide = native_dtype(x)
     if wide is None:
-        return reference.natural_encode(x, g, beta, gamma, ef, word, codes, bases)
+        return reference.natural_encode(source, word, codes, bases)
     n = x.numel()
     code, exponents = (
         part_address(codes, torch.uint8, n),
-        part_address(bases, torch.int16, -(-n // NATURAL_BLOCK)),
+        part_address(bases, torch.int16, blocks(n, NATURAL_BLOCK)),
     )
-    _native.natural_encode(wide, *source(x, g, n), n, beta, gamma, ef, word, code, exponents, threads())
+    _native.natural_encode(wide, *inputs(source, n), word, code, exponents, threads())
 
 
 def natural_add(out: Tensor, codes: Tensor, bases: Tensor) -> None:
@@ -87,9 +80,9 @@ def natural_add(out: Tensor, codes: Tensor, bases: Tensor) -> None:
     n = out.numel()
     code, exponents = (
         part_address(codes, torch.uint8, n),
-        part_address(bases, torch.int16, -(-n // NATURAL_BLOCK)),
+        part_address(bases, torch.int16, blocks(n, NATURAL_BLOCK)),
     )
-    low, high = EXPONENTS[out.dtype]
+    low, high = NATURAL_EXPONENTS[out.dtype]
     if not _native.exponents_within(exponents, bases.numel(), low, high):
         raise broken(f"the largest exponent of a block is outside {low}…{high}")
     _native.natural_add(wide, address(out, out.dtype, n), n, code, exponents, threads())

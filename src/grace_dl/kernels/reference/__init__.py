@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from .adaq import *
 from .basic import *
-from .bits import *
 from .blocks import *
 from .cast import *
 from .eden import *
@@ -12,7 +11,6 @@ from .inceptionn import *
 from .indices import *
 from .lowrank import *
 from .randomness import *
-from .reduce import *
 from .signs import *
 from .sketch import *
 from .sparse import *

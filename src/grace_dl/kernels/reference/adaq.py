@@ -8,43 +8,31 @@ import torch
 from torch import Tensor
 
 from ..check import broken
-from .bits import pack
-from .indices import decode_indices, encode_indices, flags
+from ..source import Source
+from ..wire import selected
+from .basic import formed
+from .bits import pack, unpack_checked
+from .indices import decode_indices, encode_indices
 from .reduce import tree_sum
-from .sparse import formed, largest, magnitudes
+from .sparse import largest, magnitudes
 
 __all__ = ["adaq_add", "adaq_encode"]
 
 
-def share(ratio: float, n: int) -> int:
-    """ratio * n rounded half up, at least 1 of any."""
-    return max(1, math.floor(ratio * n + 0.5)) if n else 0
-
-
 def adaq_encode(
-    x: Tensor,
-    g: Tensor | None,
-    beta: float,
-    gamma: float,
-    ef: bool,
-    ratio: float,
-    slots: int,
-    means: Tensor,
-    counts: Tensor,
-    index: Tensor,
-    signs: Tensor,
+    source: Source, ratio: float, slots: int, means: Tensor, counts: Tensor, index: Tensor, signs: Tensor
 ) -> None:
     """The largest share of the positive and of the negative elements, each as its mean (Dryden 2016, section 3).
 
     Sums are taken over the whole tensor with zeros for what is not sent, so that they do not wait for the choice of others.
     """
-    v = formed(x, g, beta, gamma, ef)
+    v, ef = formed(source)
     keys = magnitudes(v)
     below = v.signbit()
     marks = torch.zeros_like(below)
     for side, of_side in enumerate((~below & (keys > 0), below & (keys > 0))):
         members = of_side.nonzero().view(-1)
-        chosen = members[largest(keys[members], share(ratio, members.numel()))]
+        chosen = members[largest(keys[members], selected(ratio, members.numel()))]
         marks[chosen] = True
         counts[side] = chosen.numel()
         kept = torch.zeros_like(v)
@@ -64,12 +52,12 @@ def adaq_add(
 ) -> None:
     """`out += alpha * decoded`, once counts, means, signs and indices are found to agree."""
     positive, negative = checked_sides(means, counts, slots)
-    side = flags(signs, 1, slots)
+    side = unpack_checked(signs, 1, slots)
     if int(side.sum()) != negative or bool(side[positive + negative :].any()):
         raise broken(f"the signs do not mark the {negative} announced negative elements")
     side = side[: positive + negative]
     chosen = decode_indices(index, out.numel(), slots, positive + negative)
-    out[chosen] += means[side].to(out.dtype) * alpha
+    out.view(-1)[chosen] += means[side].to(out.dtype) * alpha
 
 
 def checked_sides(means: Tensor, counts: Tensor, slots: int) -> tuple[int, int]:

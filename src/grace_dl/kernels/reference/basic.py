@@ -7,7 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["all_finite", "average_", "axpby_", "compensated", "copy_finite_", "safe"]
+from ..source import Source
+from .reduce import tree_sum
+
+__all__ = ["all_finite", "average_", "axpby_", "clear_", "copy_finite_", "square_sum"]
 
 
 def all_finite(x: Tensor) -> bool:
@@ -36,13 +39,33 @@ def axpby_(x: Tensor, g: Tensor, beta: float, gamma: float) -> Tensor:
     return x.mul_(beta).add_(g * gamma)
 
 
-def compensated(x: Tensor, g: Tensor | None, beta: float, gamma: float) -> Tensor:
-    """What an encoder encodes, flat: x, or beta * x + gamma * g with every operation rounded.
+def clear_(out: Tensor) -> None:
+    """Zero all of `out`."""
+    out.zero_()
+
+
+def square_sum(x: Tensor) -> float:
+    """The sum of squares in float64, the same bits on every backend."""
+    return tree_sum(x.double() * x.double())
+
+
+def compensated(source: Source) -> Tensor:
+    """What an encoder encodes, flat: x, or beta * x + gamma * grad with every operation rounded.
 
     Written as a product and a sum: `torch.add(…, alpha=…)` may fuse the two and round once.
     """
+    x, grad, beta, gamma, *_ = source
     x = x.view(-1)
-    return x if g is None else x * beta + g.view(-1) * gamma
+    return x if grad is None else x * beta + grad.view(-1) * gamma
+
+
+def formed(source: Source) -> tuple[Tensor, bool]:
+    """What an encoder encodes, and whether the residual is left in x: it is then formed in x itself."""
+    residual = source.leaves("residual")
+    v = compensated(source)
+    if residual and source.grad is not None:
+        v = source.x.view(-1).copy_(v)
+    return v, residual
 
 
 def safe(scale: Tensor) -> Tensor:

@@ -6,12 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-__all__ = ["pack", "packed_bytes", "unpack"]
-
-
-def packed_bytes(n: int, bits: int) -> int:
-    """Bytes that `n` codes of `bits` bits take."""
-    return (n * bits + 7) // 8
+from ..check import broken
+from ..wire import packed_bytes
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:
@@ -34,3 +30,11 @@ def unpack(data: Tensor, bits: int, n: int) -> Tensor:
     stream = ((data.to(torch.int64).view(-1, 1) >> shifts) & 1).view(-1)[: n * bits].view(n, bits)
     weights = 1 << torch.arange(bits, device=data.device)
     return (stream * weights).sum(1)
+
+
+def unpack_checked(data: Tensor, bits: int, n: int) -> Tensor:
+    """The first `n` codes of a peer's `data`; spare bits of the last byte must be zero."""
+    spare = data.numel() * 8 - n * bits
+    if spare and int(data[-1]) >> (8 - spare):
+        raise broken("padding bits are set")
+    return unpack(data, bits, n)

@@ -8,12 +8,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..check import broken, payload_part, working
+from ..source import Source
+from ..wire import blocks, packed_bytes
 from .basic import compensated, safe
-from .bits import pack, packed_bytes, unpack
+from .bits import pack, unpack
 from .randomness import uniforms
 from .reduce import halve
 
-__all__ = ["block_add", "block_encode", "squares_factor"]
+__all__ = ["block_add", "block_encode"]
 
 # Squares of float64 numbers between these neither overflow nor vanish.
 BIG, SMALL = 2.0**500, 2.0**-500
@@ -65,28 +67,18 @@ def _decoded(q: Tensor, scales: Tensor, block: int, levels: int) -> Tensor:
 
 
 def block_encode(
-    x: Tensor,
-    g: Tensor | None,
-    beta: float,
-    gamma: float,
-    ef: bool,
-    block: int,
-    levels: int,
-    bits: int,
-    norm: str,
-    word: int,
-    codes: Tensor,
-    scales: Tensor,
+    source: Source, block: int, levels: int, bits: int, norm: str, word: int, codes: Tensor, scales: Tensor
 ) -> None:
     """Round abs(v) * (levels / scale) up or down at random, without bias; codes are q + levels in `bits` bits.
 
     Alistarh et al. 2017, eq. 3.1, with the block's Euclidean norm ("l2") or absmax ("max") as the scale.
     """
+    x = source.x
     working(x)
     n = x.numel()
     payload_part(codes, torch.uint8, packed_bytes(n, bits))
-    payload_part(scales, x.dtype, -(-n // block))
-    v = compensated(x, g, beta, gamma)
+    payload_part(scales, x.dtype, blocks(n, block))
+    v = compensated(source)
     rows = pad(v, (0, -n % block)).view(-1, block)
     top = rows.abs().amax(1)
     scale = _norms(rows, top) if norm == "l2" else top
@@ -99,7 +91,7 @@ def block_encode(
     q = torch.where(v < 0, -q, q).to(torch.int64)
     codes.copy_(pack(q + levels, bits))
     scales.copy_(scale)
-    if ef:
+    if source.leaves("residual"):
         x.view(-1).copy_(v - _decoded(q.to(x.dtype), scale, block, levels))
 
 
@@ -108,7 +100,7 @@ def block_add(out: Tensor, codes: Tensor, scales: Tensor, block: int, levels: in
     working(out)
     n = out.numel()
     payload_part(codes, torch.uint8, packed_bytes(n, bits))
-    payload_part(scales, out.dtype, -(-n // block))
+    payload_part(scales, out.dtype, blocks(n, block))
     if not bool(((scales >= 0) & torch.isfinite(scales)).all()):
         raise broken("a block's scale is negative or not finite")
     code = unpack(codes, bits, n)

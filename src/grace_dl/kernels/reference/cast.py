@@ -7,6 +7,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..check import broken, payload_part, working
+from ..source import Source
+from ..wire import blocks
 from .basic import compensated, safe
 
 __all__ = ["cast_add", "cast_encode", "fp8_add", "fp8_encode"]
@@ -23,27 +25,19 @@ def fp8_limit(dtype: torch.dtype) -> float:
     return limit.item()
 
 
-def cast_encode(
-    x: Tensor,
-    g: Tensor | None,
-    beta: float,
-    gamma: float,
-    ef: bool,
-    workers: int,
-    limit: float,
-    out: Tensor,
-) -> None:
+def cast_encode(source: Source, workers: int, limit: float, out: Tensor) -> None:
     """out = v / workers, rounded to nearest even; what is finite stays so (at most `limit`), NaN and Inf stay.
 
     The residual is taken against `workers` times what was sent. float64 is rounded to float32 first.
     """
+    x = source.x
     working(x)
     payload_part(out, out.dtype, x.numel())
-    v = compensated(x, g, beta, gamma)
+    v = compensated(source)
     y = v * (1.0 / workers)
     y = torch.where(torch.isfinite(y), y.clamp(-limit, limit), y)
     out.copy_(y.to(torch.float32))
-    if ef:
+    if source.leaves("residual"):
         x.view(-1).copy_(v - out.to(x.dtype) * float(workers))
 
 
@@ -54,29 +48,21 @@ def cast_add(out: Tensor, payload: Tensor) -> None:
     out.view(-1).add_(payload.to(out.dtype))
 
 
-def fp8_encode(
-    x: Tensor,
-    g: Tensor | None,
-    beta: float,
-    gamma: float,
-    ef: bool,
-    block: int,
-    codes: Tensor,
-    scales: Tensor,
-) -> None:
+def fp8_encode(source: Source, block: int, codes: Tensor, scales: Tensor) -> None:
     """e4m3 of v / scale, rounded to nearest even, with scale = absmax / 448 per block (uint8 codes)."""
+    x = source.x
     working(x)
     n = x.numel()
     payload_part(codes, torch.uint8, n)
-    payload_part(scales, x.dtype, -(-n // block))
-    v = compensated(x, g, beta, gamma)
+    payload_part(scales, x.dtype, blocks(n, block))
+    v = compensated(source)
     rows = pad(v, (0, -n % block)).view(-1, block)
     scale = (rows.abs().amax(1) / E4M3_MAX).clamp(max=fp8_limit(x.dtype))
     y = (rows / safe(scale)[:, None]).clamp(-E4M3_MAX, E4M3_MAX)
     coded = y.to(torch.float32).to(torch.float8_e4m3fn).view(-1)[:n]
     codes.copy_(coded.view(torch.uint8))
     scales.copy_(scale)
-    if ef:
+    if source.leaves("residual"):
         x.view(-1).copy_(v - coded.to(x.dtype) * scale.repeat_interleave(block)[:n])
 
 
@@ -85,7 +71,7 @@ def fp8_add(out: Tensor, codes: Tensor, scales: Tensor, block: int) -> None:
     working(out)
     n = out.numel()
     payload_part(codes, torch.uint8, n)
-    payload_part(scales, out.dtype, -(-n // block))
+    payload_part(scales, out.dtype, blocks(n, block))
     if not bool(((scales >= 0) & (scales <= fp8_limit(out.dtype))).all()):
         raise broken("a block's scale is negative, too large or not finite")
     if bool(((codes & 0x7F) == 0x7F).any()):

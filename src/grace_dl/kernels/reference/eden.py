@@ -11,66 +11,26 @@ import torch
 from torch import Tensor
 
 from ..check import broken, payload_part
+from ..source import Source
+from ..wire import EDEN_BLOCK, EDEN_CENTROIDS, eden_sizes, eden_tail
+from .basic import formed
 from .bits import pack, unpack
 from .randomness import draws
 from .reduce import halve
-from .sparse import formed
 
-__all__ = ["EDEN_CENTROIDS", "eden_add", "eden_blocks", "eden_encode", "eden_sizes"]
+__all__ = ["eden_add", "eden_encode"]
 
-BLOCK = 4096
-LEAST = 256
 LANES = 32
 SECOND = 0x9E3779B97F4A7C15
 """Separates the signs of the second round from those of the first."""
 
-EDEN_CENTROIDS = {
-    1: (0.797884560803,),
-    2: (0.452780034636, 1.510417608499),
-    3: (0.245094178944, 0.756005281206, 1.343909278505, 2.151945704537),
-    4: (
-        0.128395029851,
-        0.38804829949,
-        0.656759118532,
-        0.942340456487,
-        1.256231197347,
-        1.618046386022,
-        2.069017226531,
-        2.732589570995,
-    ),
-}
-"""The positive half of the Lloyd-Max centroids of N(0, 1), by bits a coordinate."""
-
-
-def eden_blocks(d: int) -> list[tuple[int, int]]:
-    """Lengths and sizes of the blocks behind the full ones: a tail is cut where padding would cost much.
-
-    >>> eden_blocks(4096 * 3), eden_blocks(4000), eden_blocks(2100), eden_blocks(1)
-    ([], [(4000, 4096)], [(2048, 2048), (52, 256)], [(1, 256)])
-    """
-    tail = []
-    rest = d % BLOCK
-    while rest:
-        size = max(LEAST, 1 << (rest - 1).bit_length())
-        if size > LEAST and size - rest > size // 8:
-            size //= 2
-        tail.append((min(rest, size), size))
-        rest -= min(rest, size)
-    return tail
-
-
-def eden_sizes(d: int) -> tuple[int, int]:
-    """Coded coordinates and blocks of `d` elements."""
-    tail = eden_blocks(d)
-    return d // BLOCK * BLOCK + sum(size for _, size in tail), d // BLOCK + len(tail)
-
 
 def _groups(d: int) -> list[tuple[int, int, int, int]]:
     """(first element, elements, rows, block size) of runs of equal blocks."""
-    full = d // BLOCK
-    groups = [(0, full * BLOCK, full, BLOCK)] if full else []
-    first = full * BLOCK
-    for length, size in eden_blocks(d):
+    full = d // EDEN_BLOCK
+    groups = [(0, full * EDEN_BLOCK, full, EDEN_BLOCK)] if full else []
+    first = full * EDEN_BLOCK
+    for length, size in eden_tail(d):
         groups.append((first, length, 1, size))
         first += length
     return groups
@@ -131,19 +91,10 @@ def _decoded(codes: Tensor, word: int, first: int, centroids: Tensor, scale: Ten
     return z * _signs(word, first, rows, n, scale.dtype, codes.device) * scale
 
 
-def eden_encode(
-    x: Tensor,
-    g: Tensor | None,
-    beta: float,
-    gamma: float,
-    ef: bool,
-    bits: int,
-    word: int,
-    codes: Tensor,
-    scales: Tensor,
-) -> None:
+def eden_encode(source: Source, bits: int, word: int, codes: Tensor, scales: Tensor) -> None:
     """Rotate, quantise, and scale each block by |x|^2 / <R x, q>, which is unbiased (Vargaftik 2022, eq. 2)."""
-    v = formed(x, g, beta, gamma, ef)
+    x = source.x
+    v, ef = formed(source)
     centroids, edges = _levels(bits, x.device)
     first = block = 0
     for start, length, rows, n in _groups(x.numel()):
@@ -179,10 +130,11 @@ def eden_add(out: Tensor, codes: Tensor, scales: Tensor, bits: int, word: int, a
     if not bool((scales.isfinite() & (scales >= 0)).all()):
         raise broken("a scale is negative or not finite")
     centroids, _ = _levels(bits, out.device)
+    flat = out.view(-1)
     first = block = 0
     for start, length, rows, n in _groups(out.numel()):
         code = unpack(codes[first * bits // 8 : (first + rows * n) * bits // 8], bits, rows * n).view(rows, n)
         sent = _decoded(code, word, first, centroids, scales[block : block + rows].view(-1, 1))
-        out[start : start + length] += sent.view(-1)[:length] * alpha
+        flat[start : start + length] += sent.view(-1)[:length] * alpha
         first += rows * n
         block += rows

@@ -6,18 +6,17 @@ import torch
 from torch import Tensor
 
 from ..check import payload_part
-from .bits import pack, packed_bytes
-from .indices import flags
-from .sparse import formed
+from ..source import Source
+from ..wire import packed_bytes
+from .basic import formed
+from .bits import pack, unpack_checked
 
 __all__ = ["inceptionn_add", "inceptionn_encode"]
 
 
-def inceptionn_encode(
-    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, bound: float
-) -> list[Tensor]:
+def inceptionn_encode(source: Source, bound: float) -> list[Tensor]:
     """Tags of 2 bits, then the elements of each class: multiples of `bound`, a power of two, or raw."""
-    v = formed(x, g, beta, gamma, ef)
+    v, ef = formed(source)
     size = v.abs()
     tag = torch.full_like(v, 3, dtype=torch.uint8)
     for code, limit in ((2, 32768 * bound), (1, 128 * bound), (0, bound)):
@@ -33,13 +32,13 @@ def inceptionn_encode(
 
 def inceptionn_add(out: Tensor, payload: list[Tensor], bound: float, alpha: float = 1.0) -> None:
     """`out += alpha * decoded`, once the classes are found to hold as many elements as the tags say."""
-    out += _decoded(out.numel(), payload, bound, out.dtype) * alpha
+    out.view(-1).add_(_decoded(out.numel(), payload, bound, out.dtype) * alpha)
 
 
 def _decoded(d: int, payload: list[Tensor], bound: float, dtype: torch.dtype) -> Tensor:
     tags, small, medium, raw = payload
     payload_part(tags, torch.uint8, packed_bytes(d, 2))
-    tag = flags(tags, 2, d)
+    tag = unpack_checked(tags, 2, d)
     payload_part(small, torch.uint8, int((tag == 1).sum()))
     payload_part(medium, torch.int16, int((tag == 2).sum()))
     payload_part(raw, dtype, int((tag == 3).sum()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["draws", "uniforms"]
+__all__ = ["uniforms"]
 
 _MASK = 0xFFFFFFFF
 

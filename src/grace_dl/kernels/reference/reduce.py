@@ -6,8 +6,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-__all__ = ["halve", "tree_sum"]
-
 BLOCK = 1024
 
 

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from ..check import checked_flag, checked_means, checked_scale, payload_part, working
+from ..source import Source
+from ..wire import packed_bytes
 from .basic import compensated
-from .bits import pack, packed_bytes, unpack
+from .bits import pack, unpack
 from .randomness import draws
 from .reduce import tree_sum
 
@@ -22,35 +24,25 @@ __all__ = [
     "onebit_encode",
     "scaled_sign_add",
     "scaled_sign_encode",
+    "settled",
     "sign_add",
     "sign_encode",
     "sign_vote",
 ]
 
 
-def sign_encode(
-    x: Tensor,
-    g: Tensor | None,
-    beta: float,
-    gamma: float,
-    keep: bool,
-    word: int,
-    bits: Tensor,
-    flag: Tensor,
-) -> None:
-    """The sign of v; an element that is zero takes a random one. flag = 0 says that all are zero.
-
-    With `keep`, x becomes v itself: a momentum is updated in the same pass.
-    """
+def sign_encode(source: Source, word: int, bits: Tensor, flag: Tensor) -> None:
+    """The sign of v; an element that is zero takes a random one. flag = 0 says that all are zero."""
+    x = source.x
     working(x)
     n = x.numel()
     payload_part(bits, torch.uint8, packed_bytes(n, 1))
     payload_part(flag, torch.uint8, 1)
-    v = compensated(x, g, beta, gamma)
+    v = compensated(source)
     coin = draws(word, torch.arange(n, device=x.device)) >> 31 == 1
     bits.copy_(pack((v < 0) | ((v == 0) & coin), 1))
     flag.fill_(int((v != 0).any()))
-    if keep:
+    if source.leaves("compensated"):
         x.view(-1).copy_(v)
 
 
@@ -93,27 +85,28 @@ def _mean(values: Tensor, count: int) -> Tensor:
     return torch.tensor(total / count / factor, dtype=torch.float64).to(values.dtype).to(values.device)
 
 
-def settled(x: Tensor, owed: Tensor | None) -> Tensor:
-    """x less what is owed of it, if anything: owed[0] where it is negative, owed[1] elsewhere."""
-    if owed is None:
-        return x
+def settled(x: Tensor, owed: Tensor) -> Tensor:
+    """x less what is owed of it: owed[0] where it is negative, owed[1] elsewhere."""
     payload_part(owed, x.dtype, 2)
     return x - torch.where(x < 0, owed[0], owed[1])
 
 
-def scaled_sign_encode(
-    x: Tensor, g: Tensor | None, beta: float, gamma: float, owed: Tensor | None, bits: Tensor, scale: Tensor
-) -> None:
-    """Signs, and the mean of abs(v) (Karimireddy et al. 2019, algorithm 1).
+def _without_owed(source: Source) -> tuple[Tensor, Tensor | None]:
+    """What is encoded, and where to write what is sent of it, if x is to become the deferred residual."""
+    if not source.leaves("deferred"):
+        return compensated(source), None
+    assert source.owed is not None
+    return compensated(source._replace(x=settled(source.x, source.owed))), source.owed
 
-    With `owed`, what the last step sent leaves x first: owed[0] where it is negative, owed[1] elsewhere. x then becomes
-    v, and `owed` what is sent of it.
-    """
+
+def scaled_sign_encode(source: Source, bits: Tensor, scale: Tensor) -> None:
+    """Signs, and the mean of abs(v) (Karimireddy et al. 2019, algorithm 1)."""
+    x = source.x
     working(x)
     n = x.numel()
     payload_part(bits, torch.uint8, packed_bytes(n, 1))
     payload_part(scale, x.dtype, 1)
-    v = compensated(settled(x, owed), g, beta, gamma)
+    v, owed = _without_owed(source)
     mean = _mean(v.abs(), n)
     bits.copy_(pack(v < 0, 1))
     scale.fill_(mean)
@@ -131,18 +124,14 @@ def scaled_sign_add(out: Tensor, bits: Tensor, scale: Tensor) -> None:
     out.view(-1).add_(torch.where(_negative(bits, n), -scale, scale))
 
 
-def onebit_encode(
-    x: Tensor, g: Tensor | None, beta: float, gamma: float, owed: Tensor | None, bits: Tensor, means: Tensor
-) -> None:
-    """Signs, and the means of the negative and of the other elements (Seide et al. 2014, section 3.2).
-
-    `owed` as in `scaled_sign_encode`.
-    """
+def onebit_encode(source: Source, bits: Tensor, means: Tensor) -> None:
+    """Signs, and the means of the negative and of the other elements (Seide et al. 2014, section 3.2)."""
+    x = source.x
     working(x)
     n = x.numel()
     payload_part(bits, torch.uint8, packed_bytes(n, 1))
     payload_part(means, x.dtype, 2)
-    v = compensated(settled(x, owed), g, beta, gamma)
+    v, owed = _without_owed(source)
     negative = v < 0
     below = int(negative.sum())
     low = _mean(torch.where(negative, v, 0.0), max(below, 1))

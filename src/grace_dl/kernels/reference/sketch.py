@@ -7,11 +7,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..check import broken, payload_part
-from .bits import pack, packed_bytes
-from .indices import flags
+from ..source import Source
+from ..wire import packed_bytes
+from .basic import formed
+from .bits import pack, unpack_checked
 from .reduce import BLOCK as FAN
 from .reduce import halve
-from .sparse import formed
 
 __all__ = ["sketch_add", "sketch_encode"]
 
@@ -28,11 +29,9 @@ EXPONENTS = (-988, 1024)
 """Powers of two that mark how large a bucket's numbers are; 2^(35 - e) is finite for them."""
 
 
-def sketch_encode(
-    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, bits: int, codes: Tensor, means: Tensor
-) -> None:
+def sketch_encode(source: Source, bits: int, codes: Tensor, means: Tensor) -> None:
     """Code each element by the quantile bucket it falls in; boundaries come from a strided sample."""
-    v = formed(x, g, beta, gamma, ef)
+    v, ef = formed(source)
     d, quantiles = v.numel(), 1 << bits
     sample = v[:: max(1, d // SAMPLE)].sort().values
     places = torch.arange(1, quantiles, device=v.device) * sample.numel() // quantiles
@@ -90,4 +89,4 @@ def sketch_add(out: Tensor, codes: Tensor, means: Tensor, bits: int, alpha: floa
     payload_part(means, out.dtype, 1 << bits)
     if not bool(means.isfinite().all()):
         raise broken("a bucket's mean is not finite")
-    out += means[flags(codes, bits, out.numel())] * alpha
+    out.view(-1).add_(means[unpack_checked(codes, bits, out.numel())] * alpha)

@@ -8,65 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..check import broken
-from .basic import all_finite
-from .indices import decode_indices, encode_indices, index_bytes
+from ..source import Correction, Source
+from ..wire import Sampling, Sent, index_bytes
+from .basic import all_finite, clear_, formed
+from .indices import decode_indices, encode_indices
 from .randomness import draws
-from .reduce import tree_sum
 
 __all__ = [
-    "Sampling",
-    "clear_",
     "dgc_commit_",
     "dgc_correct_",
     "dgc_dense_",
     "dgc_encode",
     "dgc_step_",
     "dgc_undo_",
-    "narrow_values",
     "randomk_add",
     "randomk_encode",
-    "randomk_indices",
     "sparse_add",
     "sparse_combine_",
     "sparse_zero_",
-    "square_sum",
     "threshold_encode",
     "topk_encode",
 ]
-
-
-Sent = tuple[Tensor, Tensor, int]
-"""The values of a payload, its coded indices, and how many of them count."""
-
-
-class Sampling(NamedTuple):
-    """How DGC finds its threshold: which elements it looks at, and how it adapts."""
-
-    rank: int
-    """The threshold is the `rank`-th largest magnitude of the sample."""
-    samples: int
-    start: int
-    stride: int
-    """Element `start + j * stride` is looked at; with stride 0, elements drawn from `word`."""
-    word: int
-    lower: float
-    upper: float
-    iterations: int
-    resample: bool
-
-
-def formed(x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool) -> Tensor:
-    """beta * x + gamma * g, in `x` itself where the residual will be left there."""
-    if g is None:
-        return x
-    v = x * beta + g * gamma
-    return x.copy_(v) if ef else v
 
 
 def magnitudes(v: Tensor) -> Tensor:
@@ -109,19 +76,15 @@ def _emit(v: Tensor, chosen: Tensor, ef: bool, k: int, values: Tensor, index: Te
         v[chosen] = sent - values[:count].to(v.dtype)
 
 
-def topk_encode(
-    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, k: int, values: Tensor, index: Tensor
-) -> None:
+def topk_encode(source: Source, k: int, values: Tensor, index: Tensor) -> None:
     """The `k` largest magnitudes; of equal ones the lowest indices."""
-    v = formed(x, g, beta, gamma, ef)
+    v, ef = formed(source)
     _emit(v, largest(magnitudes(v), k), ef, k, values, index)
 
 
-def threshold_encode(
-    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, threshold: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
+def threshold_encode(source: Source, threshold: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """All elements with |v| >= threshold, as values of `dtype` and coded indices; maybe none."""
-    v = formed(x, g, beta, gamma, ef)
+    v, ef = formed(source)
     least = magnitudes(torch.tensor(threshold, dtype=v.dtype, device=v.device))
     chosen = (magnitudes(v) >= least).nonzero().view(-1)
     k = chosen.numel()
@@ -139,7 +102,7 @@ def sparse_add(
     chosen = decode_indices(index, out.numel(), values.numel(), count)
     if bool((values[count:] != 0).any()):
         raise broken(f"values behind the {count} announced ones are not zero")
-    out[chosen] += values[:count].to(out.dtype) * alpha
+    out.view(-1)[chosen] += values[:count].to(out.dtype) * alpha
 
 
 def sparse_combine_(outs: Sequence[Tensor], sent: Sequence[Sequence[Sent]], alpha: float) -> None:
@@ -160,14 +123,9 @@ def combine_with(
             add(out, values, index, alpha, count)
 
 
-def clear_(out: Tensor) -> None:
-    """Zero all of `out`."""
-    out.zero_()
-
-
 def sparse_zero_(out: Tensor, index: Tensor, k: int, count: int | None = None) -> None:
     """Zero the elements that a coded index array names."""
-    out[decode_indices(index, out.numel(), k, count)] = 0
+    out.view(-1)[decode_indices(index, out.numel(), k, count)] = 0
 
 
 # Random-k ---------------------------------------------------------------------------------------------
@@ -180,18 +138,9 @@ def randomk_indices(d: int, k: int, word: int, device: torch.device | None = Non
     return edges[:-1] + (draws(word, torch.arange(k, device=device)) * sizes >> 32), sizes
 
 
-def randomk_encode(
-    x: Tensor,
-    g: Tensor | None,
-    beta: float,
-    gamma: float,
-    ef: bool,
-    word: int,
-    scaled: bool,
-    values: Tensor,
-) -> None:
+def randomk_encode(source: Source, word: int, scaled: bool, values: Tensor) -> None:
     """The values at the drawn indices, times their stratum's size where `scaled`."""
-    v = formed(x, g, beta, gamma, ef)
+    v, ef = formed(source)
     chosen, sizes = randomk_indices(v.numel(), values.numel(), word, v.device)
     sent = v[chosen]
     values.copy_(sent * sizes.to(v.dtype) if scaled else sent)
@@ -202,26 +151,17 @@ def randomk_encode(
 def randomk_add(out: Tensor, values: Tensor, word: int, alpha: float = 1.0) -> None:
     """`out += alpha * values` at the drawn indices."""
     chosen, _ = randomk_indices(out.numel(), values.numel(), word, out.device)
-    out[chosen] += values * alpha
+    out.view(-1)[chosen] += values * alpha
 
 
 # Deep gradient compression ----------------------------------------------------------------------------
 
 
 def dgc_encode(
-    x: Tensor,
-    g: Tensor | None,
-    beta: float,
-    gamma: float,
-    ef: bool,
-    k: int,
-    sampling: Sampling,
-    values: Tensor,
-    index: Tensor,
-    count: Tensor,
+    source: Source, k: int, sampling: Sampling, values: Tensor, index: Tensor, count: Tensor
 ) -> None:
     """At most `k` elements above a threshold estimated from a sample (Lin 2018, section 4 and its code)."""
-    v = formed(x, g, beta, gamma, ef)
+    v, ef = formed(source)
     keys = magnitudes(v)
     chosen = largest(keys, k) if sampling.samples >= v.numel() else _sampled(v, keys, k, sampling)
     count.fill_(chosen.numel())
@@ -244,9 +184,9 @@ def _sampled(v: Tensor, keys: Tensor, k: int, s: Sampling) -> Tensor:
     return hit[largest(keys[hit], k)]
 
 
-def dgc_correct_(m: Tensor, v: Tensor, g: Tensor, mu: float, nesterov: bool, scale: float = 1.0) -> None:
-    """Momentum correction of the clipped gradient scale * g (Lin 2018, equations 4 and 5)."""
-    g = g * scale
+def dgc_correct_(state: Correction, mu: float, nesterov: bool) -> None:
+    """Momentum correction of the clipped gradient (Lin 2018, equations 4 and 5)."""
+    m, v, g = _flat(state)
     if nesterov:
         m.add_(g).mul_(mu)
         v.add_(m).add_(g)
@@ -255,9 +195,9 @@ def dgc_correct_(m: Tensor, v: Tensor, g: Tensor, mu: float, nesterov: bool, sca
         v.add_(m)
 
 
-def dgc_undo_(m: Tensor, v: Tensor, g: Tensor, mu: float, nesterov: bool, scale: float = 1.0) -> None:
+def dgc_undo_(state: Correction, mu: float, nesterov: bool) -> None:
     """Take `dgc_correct_` back, to rounding. With mu = 0 the old momentum has no influence and becomes 0."""
-    g = g * scale
+    m, v, g = _flat(state)
     v.sub_(m)
     if nesterov:
         v.sub_(g)
@@ -269,42 +209,35 @@ def dgc_undo_(m: Tensor, v: Tensor, g: Tensor, mu: float, nesterov: bool, scale:
         m.sub_(g).div_(mu)
 
 
+def _flat(state: Correction) -> tuple[Tensor, Tensor, Tensor]:
+    return state.m.view(-1), state.v.view(-1), state.grad.view(-1) * state.scale
+
+
 def dgc_step_(
-    ms: Sequence[Tensor],
-    vs: Sequence[Tensor],
-    gs: Sequence[Tensor],
+    states: Sequence[Correction],
     mu: float,
     nesterov: bool,
-    scales: Sequence[float],
     samplings: Sequence[Sampling],
     payloads: Sequence[Sequence[Tensor]],
 ) -> Iterator[bool]:
-    """`dgc_correct_`, and `dgc_encode` of the new `v`, which stays whole until `dgc_commit_`; one tensor at every `next`.
+    """`dgc_correct_`, and `dgc_encode` of the new `v`, which stays whole until `dgc_commit_`; one state at every `next`.
 
-    False if a `g` is not finite: `m` and `v` are then what they were, to rounding, and the payload is of no use.
+    False if a gradient is not finite: `m` and `v` are then what they were, to rounding, and the payload is of no use.
     """
-    return map(partial(_dgc_step_, mu, nesterov), ms, vs, gs, scales, samplings, payloads)
+    return map(partial(_dgc_step_, mu, nesterov), states, samplings, payloads)
 
 
 def _dgc_step_(
-    mu: float,
-    nesterov: bool,
-    m: Tensor,
-    v: Tensor,
-    g: Tensor,
-    scale: float,
-    sampling: Sampling,
-    payload: Sequence[Tensor],
+    mu: float, nesterov: bool, state: Correction, sampling: Sampling, payload: Sequence[Tensor]
 ) -> bool:
-    if not all_finite(g):
+    if not all_finite(state.grad):
         return False
-    m, v, g = m.view(-1), v.view(-1), g.view(-1)
-    dgc_correct_(m, v, g, mu, nesterov, scale)
+    dgc_correct_(state, mu, nesterov)
     try:
         values, index, count = payload
-        dgc_encode(v, None, 1.0, 1.0, False, values.numel(), sampling, values, index, count)
+        dgc_encode(Source(state.v), values.numel(), sampling, values, index, count)
     except BaseException:
-        dgc_undo_(m, v, g, mu, nesterov, scale)
+        dgc_undo_(state, mu, nesterov)
         raise
     return True
 
@@ -312,9 +245,9 @@ def _dgc_step_(
 def dgc_commit_(vs: Sequence[Tensor], ms: Sequence[Tensor] | None, sent: Sequence[Sent]) -> None:
     """Take what was sent out of each `v`, and zero its momentum (masking, Lin 2018, section 3.2) unless `ms` is None."""
     for place, (v, (values, index, count)) in enumerate(zip(vs, sent)):
-        sparse_add(v.view(-1), values, index, -1.0, count)
+        sparse_add(v, values, index, -1.0, count)
         if ms is not None:
-            sparse_zero_(ms[place].view(-1), index, values.numel(), count)
+            sparse_zero_(ms[place], index, values.numel(), count)
 
 
 def dgc_dense_(means: Sequence[Tensor], momenta: Sequence[Tensor], mu: float, nesterov: bool) -> list[bool]:
@@ -332,8 +265,3 @@ def dgc_dense_(means: Sequence[Tensor], momenta: Sequence[Tensor], mu: float, ne
             m.mul_(mu).add_(grad)
             mean.copy_(m)
     return finite
-
-
-def square_sum(x: Tensor) -> float:
-    """The sum of squares in float64, the same bits on every backend."""
-    return tree_sum(x.double() * x.double())

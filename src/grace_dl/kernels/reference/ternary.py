@@ -8,26 +8,25 @@ import torch
 from torch import Tensor
 
 from ..check import broken, checked_scale, payload_part, working
+from ..source import Source
+from ..wire import TRIT_GROUP, trit_bytes
 from .basic import compensated
 from .blocks import squares_factor
 from .randomness import uniforms
 from .reduce import tree_sum
 
-__all__ = ["ternary_add", "ternary_encode", "trits_pack", "trits_unpack"]
-
-GROUP = 256
-"""Bytes of a group: byte j of a group holds elements j, j + 256, … j + 4 * 256 of it, so that packing is vectors."""
+__all__ = ["ternary_add", "ternary_encode"]
 
 
 def trits_pack(trits: Tensor) -> Tensor:
     """Trits 0, 1, 2 as bytes; the last group is as narrow as it can be, its missing trits are 0."""
     n = trits.numel()
-    full = n - n % (5 * GROUP)
+    full = n - n % (5 * TRIT_GROUP)
     rest = trits[full:]
-    width = -(-rest.numel() // 5)
+    width = trit_bytes(rest.numel())
     padded = torch.nn.functional.pad(rest, (0, 5 * width - rest.numel()))
     weights = torch.tensor([1, 3, 9, 27, 81], device=trits.device).view(5, 1)
-    head = (trits[:full].view(-1, 5, GROUP) * weights).sum(1).view(-1)
+    head = (trits[:full].view(-1, 5, TRIT_GROUP) * weights).sum(1).view(-1)
     tail = (padded.view(5, width) * weights).sum(0)
     return torch.cat([head, tail]).to(torch.uint8)
 
@@ -35,33 +34,24 @@ def trits_pack(trits: Tensor) -> Tensor:
 def trits_unpack(data: Tensor, n: int) -> Tensor:
     """The first `n` trits of `data`, as int64."""
     divisors = torch.tensor([1, 3, 9, 27, 81], device=data.device).view(5, 1)
-    whole = n // (5 * GROUP) * GROUP
-    head = data[:whole].long().view(-1, 1, GROUP) // divisors % 3
+    whole = n // (5 * TRIT_GROUP) * TRIT_GROUP
+    head = data[:whole].long().view(-1, 1, TRIT_GROUP) // divisors % 3
     tail = data[whole:].long().view(1, -1) // divisors % 3
     return torch.cat([head.view(-1), tail.view(-1)])[:n]
 
 
-def ternary_encode(
-    x: Tensor,
-    g: Tensor | None,
-    beta: float,
-    gamma: float,
-    ef: bool,
-    clip: float,
-    word: int,
-    codes: Tensor,
-    scale: Tensor,
-) -> None:
+def ternary_encode(source: Source, clip: float, word: int, codes: Tensor, scale: Tensor) -> None:
     """Keep the sign with probability abs(c) / s, where c is v clipped at `clip` sigma and s its absmax.
 
     Wen et al. 2017, eq. 1, 2 and 9. sigma is taken about zero, not about the mean: for gradients the two agree, and
     a tensor of equal elements is not clipped to nothing.
     """
+    x = source.x
     working(x)
     n = x.numel()
-    payload_part(codes, torch.uint8, -(-n // 5))
+    payload_part(codes, torch.uint8, trit_bytes(n))
     payload_part(scale, x.dtype, 1)
-    v = compensated(x, g, beta, gamma)
+    v = compensated(source)
     top = v.abs().max()
     factor = squares_factor(top)
     y = v.double() * factor
@@ -72,7 +62,7 @@ def ternary_encode(
     trit = torch.where(v < 0, -1, 1) * kept
     codes.copy_(trits_pack(trit + 1))
     scale.fill_(s)
-    if ef:
+    if source.leaves("residual"):
         x.view(-1).copy_(v - trit.to(x.dtype) * s)
 
 
@@ -80,7 +70,7 @@ def ternary_add(out: Tensor, codes: Tensor, scale: Tensor) -> None:
     """out += trit * scale."""
     working(out)
     n = out.numel()
-    payload_part(codes, torch.uint8, -(-n // 5))
+    payload_part(codes, torch.uint8, trit_bytes(n))
     checked_scale(scale, out.dtype)
     if n and int(codes.max()) > 242:
         raise broken(f"a byte of five trits is {int(codes.max())}, above 242")

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from ..check import payload_part
 from ..reference import blocks as reference
-from ..reference.bits import packed_bytes
-from .launch import TILE, beside, halves, run, serves, source, tiles
+from ..source import Source
+from ..wire import packed_bytes
+from .launch import TILE, beside, halves, inputs, run, serves, tiles
 from .programs import blocks as programs
 
 __all__ = ["block_add", "block_encode"]
@@ -30,22 +31,12 @@ def _span(bits: int) -> int:
 
 
 def block_encode(
-    x: Tensor,
-    g: Tensor | None,
-    beta: float,
-    gamma: float,
-    ef: bool,
-    block: int,
-    levels: int,
-    bits: int,
-    norm: str,
-    word: int,
-    codes: Tensor,
-    scales: Tensor,
+    source: Source, block: int, levels: int, bits: int, norm: str, word: int, codes: Tensor, scales: Tensor
 ) -> None:
     """Round abs(v) * (levels / scale) up or down at random, without bias (Alistarh et al. 2017, eq. 3.1)."""
+    x = source.x
     if not serves(x) or block > WIDEST or bits > 16:
-        return reference.block_encode(x, g, beta, gamma, ef, block, levels, bits, norm, word, codes, scales)
+        return reference.block_encode(source, block, levels, bits, norm, word, codes, scales)
     n = x.numel()
     payload_part(codes, torch.uint8, packed_bytes(n, bits))
     payload_part(scales, x.dtype, tiles(n, block))
@@ -59,7 +50,7 @@ def block_encode(
         programs.block_encode,
         tiles(n, block * rows),
         x,
-        *source(x, g, beta, gamma),
+        *inputs(source),
         *halves(word),
         n,
         into,
@@ -73,8 +64,8 @@ def block_encode(
         LARGEST=_largest(x.dtype),
         L2=norm == "l2",
         PACKED=packed,
-        HAS_G=g is not None,
-        EF=ef,
+        HAS_G=source.grad is not None,
+        EF=source.leaves("residual"),
     )
     if not packed:
         run(programs.pack_codes, tiles(codes.numel(), 128), x, into, n, codes, BITS=bits, BYTES=128)

@@ -11,9 +11,10 @@ import triton
 from torch import Tensor
 
 from ...errors import ConfigError, UnsupportedError
+from ..source import Source
 from .programs import common
 
-__all__ = ["INTERPRETED", "beside", "halves", "ready", "run", "scalars", "source", "tiles"]
+__all__ = ["INTERPRETED", "beside", "halves", "inputs", "ready", "run", "scalars", "tiles"]
 
 INTERPRETED = not isinstance(common.form, triton.JITFunction)
 """Whether kernels run in Triton's interpreter: `TRITON_INTERPRET=1` was set when Triton was imported."""
@@ -51,15 +52,16 @@ def beside(x: Tensor, *others: Tensor | None) -> None:
             )
 
 
-def source(x: Tensor, g: Tensor | None, beta: float, gamma: float) -> tuple[Any, ...]:
-    """The leading arguments of every encoder: both tensors (x stands in for no g) and the coefficients."""
-    if g is not None and (g.dtype is not x.dtype or g.numel() != x.numel()):
+def inputs(source: Source) -> tuple[Any, ...]:
+    """The leading arguments of every encoder: both tensors (x stands in for no gradient) and the coefficients."""
+    x, grad, beta, gamma, *_ = source
+    if grad is not None and (grad.dtype is not x.dtype or grad.numel() != x.numel()):
         raise UnsupportedError(
-            f"a kernel was given {x.numel()} elements of {x.dtype} and a second tensor of {g.numel()} elements of "
-            f"{g.dtype}; the two must match."
+            f"a kernel was given {x.numel()} elements of {x.dtype} and a second tensor of {grad.numel()} elements of "
+            f"{grad.dtype}; the two must match."
         )
-    beside(x, g)
-    return (x, x if g is None else g, *scalars(beta), *scalars(gamma))
+    beside(x, grad)
+    return (x, x if grad is None else grad, *scalars(beta), *scalars(gamma))
 
 
 def scalars(value: float) -> tuple[int, int]:

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from ..check import checked_flag, checked_means, checked_scale, payload_part
 from ..reference import signs as reference
-from ..reference.bits import packed_bytes
-from .launch import TILE, beside, halves, run, serves, source, tiles
+from ..source import Source
+from ..wire import packed_bytes
+from .launch import TILE, beside, halves, inputs, run, serves, tiles
 from .programs import signs as programs
 
 __all__ = [
@@ -27,26 +28,18 @@ BYTES = 128
 """Bytes of signs a program packs."""
 
 
-def sign_encode(
-    x: Tensor,
-    g: Tensor | None,
-    beta: float,
-    gamma: float,
-    keep: bool,
-    word: int,
-    bits: Tensor,
-    flag: Tensor,
-) -> None:
+def sign_encode(source: Source, word: int, bits: Tensor, flag: Tensor) -> None:
     """The sign of v; an element that is zero takes a random one. flag = 0 says that all are zero."""
+    x = source.x
     if not serves(x):
-        return reference.sign_encode(x, g, beta, gamma, keep, word, bits, flag)
+        return reference.sign_encode(source, word, bits, flag)
     n = x.numel()
     payload_part(bits, torch.uint8, packed_bytes(n, 1))
     payload_part(flag, torch.uint8, 1)
     beside(x, bits, flag)
     flag.zero_()
-    arguments = (*source(x, g, beta, gamma), *halves(word), n, bits, flag)
-    constants = {"HAS_G": g is not None, "KEEP": keep, "BYTES": BYTES}
+    arguments = (*inputs(source), *halves(word), n, bits, flag)
+    constants = {"HAS_G": source.grad is not None, "KEEP": source.leaves("compensated"), "BYTES": BYTES}
     run(programs.sign_encode, tiles(bits.numel(), BYTES), x, *arguments, **constants)
 
 
@@ -108,47 +101,51 @@ def _means(x: Tensor, arguments: tuple[object, ...], sides: bool, has_g: bool) -
     return means.to(x.dtype)
 
 
-def scaled_sign_encode(
-    x: Tensor, g: Tensor | None, beta: float, gamma: float, owed: Tensor | None, bits: Tensor, scale: Tensor
-) -> None:
+def scaled_sign_encode(source: Source, bits: Tensor, scale: Tensor) -> None:
     """Signs, and the mean of abs(v) (Karimireddy et al. 2019, algorithm 1)."""
+    x = source.x
     if not serves(x):
-        return reference.scaled_sign_encode(x, g, beta, gamma, owed, bits, scale)
+        return reference.scaled_sign_encode(source, bits, scale)
     n = x.numel()
     payload_part(bits, torch.uint8, packed_bytes(n, 1))
     payload_part(scale, x.dtype, 1)
     beside(x, bits, scale)
-    scale.copy_(_two_encode(x, g, beta, gamma, owed, bits, False))
+    owed = _owed(source)
+    scale.copy_(_two_encode(source, owed, bits, False))
     if owed is not None:
         torch.stack([-scale[0], scale[0]], out=owed)
 
 
-def onebit_encode(
-    x: Tensor, g: Tensor | None, beta: float, gamma: float, owed: Tensor | None, bits: Tensor, means: Tensor
-) -> None:
+def onebit_encode(source: Source, bits: Tensor, means: Tensor) -> None:
     """Signs, and the means of the negative and of the other elements (Seide et al. 2014, section 3.2)."""
+    x = source.x
     if not serves(x):
-        return reference.onebit_encode(x, g, beta, gamma, owed, bits, means)
+        return reference.onebit_encode(source, bits, means)
     n = x.numel()
     payload_part(bits, torch.uint8, packed_bytes(n, 1))
     payload_part(means, x.dtype, 2)
     beside(x, bits, means)
-    means.copy_(_two_encode(x, g, beta, gamma, owed, bits, True))
+    owed = _owed(source)
+    means.copy_(_two_encode(source, owed, bits, True))
     if owed is not None:
         owed.copy_(means)
 
 
-def _two_encode(
-    x: Tensor, g: Tensor | None, beta: float, gamma: float, owed: Tensor | None, bits: Tensor, sides: bool
-) -> Tensor:
+def _owed(source: Source) -> Tensor | None:
+    """Where to write what is sent, if x is to become the deferred residual."""
+    return source.owed if source.leaves("deferred") else None
+
+
+def _two_encode(source: Source, owed: Tensor | None, bits: Tensor, sides: bool) -> Tensor:
     """Packs signs and returns what `_means` does."""
+    x = source.x
     n = x.numel()
-    arguments, has_g = source(x, g, beta, gamma), g is not None
+    arguments, has_g = inputs(source), source.grad is not None
     if owed is not None:
         payload_part(owed, x.dtype, 2)
         beside(x, owed)
         run(programs.settle, tiles(n), x, *arguments, n, owed, HAS_G=has_g, TILE=TILE)
-        arguments, has_g = source(x, None, 1.0, 1.0), False
+        arguments, has_g = inputs(Source(x)), False
     means = _means(x, arguments, sides, has_g)
     run(programs.pack_signs, tiles(bits.numel(), BYTES), x, *arguments, n, bits, HAS_G=has_g, BYTES=BYTES)
     return means

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from ..check import broken, payload_part
 from ..reference import sparse as reference
-from ..reference.indices import decode_indices, encode_indices, index_bytes
+from ..reference.indices import decode_indices, encode_indices
+from ..source import Source
+from ..wire import Sent, index_bytes
 from .basic import axpby_
-from .launch import TILE, beside, halves, run, scalars, serves, source, tiles
+from .launch import TILE, beside, halves, inputs, run, scalars, serves, tiles
 from .programs import sparse as programs
 
 __all__ = [
@@ -34,36 +36,28 @@ def _before(counts: Tensor) -> Tensor:
     return counts.cumsum(0) - counts
 
 
-def _select(
-    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, least: Tensor, k: int | None
-) -> tuple[Tensor, Tensor]:
+def _select(source: Source, ef: bool, least: Tensor, k: int | None) -> tuple[Tensor, Tensor]:
     """Sorted indices and values of the magnitudes above `least`; with `k`, also of the first equal ones, up to k.
 
     Under `ef`, x holds v afterwards. Without `k` the number found is read back from the device.
     """
+    x = source.x
     n = x.numel()
     count = tiles(n)
     above = torch.empty(count, dtype=torch.int64, device=x.device)
     ties = torch.empty_like(above)
-    formed = {"HAS_G": g is not None, "EF": ef, "TILE": TILE}
-    run(programs.select_count, count, x, *source(x, g, beta, gamma), n, least, above, ties, **formed)
+    formed = {"HAS_G": source.grad is not None, "EF": ef, "TILE": TILE}
+    run(programs.select_count, count, x, *inputs(source), n, least, above, ties, **formed)
     found = above.sum()
     size = int(found) if k is None else k
     allowed = torch.zeros_like(found) if k is None else k - found
     index = torch.empty(size, dtype=torch.int64, device=x.device)
     values = torch.empty(size, dtype=x.dtype, device=x.device)
     if ef:
-        g = None  # x is v by now
+        source = Source(x)  # x is v by now
     arguments = (n, least, _before(above), _before(ties), allowed, index, values)
-    run(
-        programs.select_write,
-        count,
-        x,
-        *source(x, g, beta, gamma),
-        *arguments,
-        HAS_G=g is not None,
-        TILE=TILE,
-    )
+    has_g = source.grad is not None
+    run(programs.select_write, count, x, *inputs(source), *arguments, HAS_G=has_g, TILE=TILE)
     return index, values
 
 
@@ -82,36 +76,34 @@ def _scatter(out: Tensor, index: Tensor, values: Tensor, alpha: float) -> None:
         run(programs.scatter_add, tiles(k), out, out, *arguments, TILE=TILE)
 
 
-def topk_encode(
-    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, k: int, values: Tensor, index: Tensor
-) -> None:
+def topk_encode(source: Source, k: int, values: Tensor, index: Tensor) -> None:
     """The `k` largest magnitudes; of equal ones the lowest indices."""
+    x, ef = source.x, source.leaves("residual")
     n = x.numel()
     if not serves(x) or not 0 < k <= n:
-        return reference.topk_encode(x, g, beta, gamma, ef, k, values, index)
+        return reference.topk_encode(source, k, values, index)
     payload_part(values, values.dtype, k)
     payload_part(index, torch.uint8, index_bytes(n, k))
     beside(x, values, index)
     found = torch.empty(n, dtype=_KEYS[x.dtype], device=x.device)
-    formed = {"HAS_G": g is not None, "EF": ef, "TILE": TILE}
-    run(programs.form_keys, tiles(n), x, *source(x, g, beta, gamma), n, found, **formed)
+    formed = {"HAS_G": source.grad is not None, "EF": ef, "TILE": TILE}
+    run(programs.form_keys, tiles(n), x, *inputs(source), n, found, **formed)
     if ef:
-        g = None  # x is v by now
+        source = Source(x)  # x is v by now
     least = torch.topk(found, k, sorted=False).values.min()
     del found
-    chosen, sent = _select(x, g, beta, gamma, ef, least, k)
+    chosen, sent = _select(source, ef, least, k)
     _emit(x, ef, chosen, sent, k, values, index)
 
 
-def threshold_encode(
-    x: Tensor, g: Tensor | None, beta: float, gamma: float, ef: bool, threshold: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
+def threshold_encode(source: Source, threshold: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """All elements with |v| >= threshold, as values of `dtype` and coded indices; maybe none."""
+    x, ef = source.x, source.leaves("residual")
     if not serves(x):
-        return reference.threshold_encode(x, g, beta, gamma, ef, threshold, dtype)
+        return reference.threshold_encode(source, threshold, dtype)
     # At least the threshold is above the magnitude just below it.
     least = reference.magnitudes(torch.tensor(threshold, dtype=x.dtype)).sub_(1).to(x.device)
-    chosen, sent = _select(x, g, beta, gamma, ef, least, None)
+    chosen, sent = _select(source, ef, least, None)
     k = chosen.numel()
     values = torch.empty(k, dtype=dtype, device=x.device)
     index = torch.empty(index_bytes(x.numel(), k), dtype=torch.uint8, device=x.device)
@@ -133,28 +125,19 @@ def sparse_add(
     _scatter(out, chosen, values[:count], alpha)
 
 
-def randomk_encode(
-    x: Tensor,
-    g: Tensor | None,
-    beta: float,
-    gamma: float,
-    ef: bool,
-    word: int,
-    scaled: bool,
-    values: Tensor,
-) -> None:
+def randomk_encode(source: Source, word: int, scaled: bool, values: Tensor) -> None:
     """The values at the drawn indices, times their stratum's size where `scaled`."""
-    k = values.numel()
+    x, ef, k = source.x, source.leaves("residual"), values.numel()
     if not serves(x) or values.dtype is not x.dtype or not 0 < k <= x.numel():
-        return reference.randomk_encode(x, g, beta, gamma, ef, word, scaled, values)
+        return reference.randomk_encode(source, word, scaled, values)
     beside(x, values)
     n = x.numel()
-    if ef and g is not None:
+    if ef and source.grad is not None:
         # Every element changes, not only the drawn ones.
-        axpby_(x, g, beta, gamma)
-        g = None
-    arguments = (*source(x, g, beta, gamma), *halves(word), n, k, values)
-    constants = {"SCALED": scaled, "HAS_G": g is not None, "EF": ef, "TILE": TILE}
+        axpby_(x, source.grad, source.beta, source.gamma)
+        source = Source(x)
+    arguments = (*inputs(source), *halves(word), n, k, values)
+    constants = {"SCALED": scaled, "HAS_G": source.grad is not None, "EF": ef, "TILE": TILE}
     run(programs.randomk_encode, tiles(k), x, *arguments, **constants)
 
 
@@ -167,6 +150,6 @@ def randomk_add(out: Tensor, values: Tensor, word: int, alpha: float = 1.0) -> N
     run(programs.randomk_add, tiles(k), out, out, values, *halves(word), *scalars(alpha), n, k, TILE=TILE)
 
 
-def sparse_combine_(outs: Sequence[Tensor], sent: Sequence[Sequence[reference.Sent]], alpha: float) -> None:
+def sparse_combine_(outs: Sequence[Tensor], sent: Sequence[Sequence[Sent]], alpha: float) -> None:
     """Overwrite each of `outs` with alpha times the sum of what all ranks sent for it."""
     reference.combine_with(sparse_add, outs, sent, alpha)

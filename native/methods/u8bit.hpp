@@ -1,0 +1,14 @@
+// 8-bit codes of a dynamic tree (Dettmers 2016), given as a table of magnitudes.
+#pragma once
+
+#include "isa.hpp"
+#include "types.hpp"
+
+#define GRACE_DECLARE_BOTH(T)                                                                                       \
+    GRACE_DECLARE(void, u8bit_encode, const EncoderInput<T>& s, const T* values, const T* middle, const u8* starts, \
+                  u8* codes, T* scale, int threads)                                                                 \
+    GRACE_DECLARE(void, u8bit_add, T* out, const u8* codes, T scale, const T* values, size_t n, int threads)
+
+GRACE_DECLARE_BOTH(float)
+GRACE_DECLARE_BOTH(double)
+#undef GRACE_DECLARE_BOTH

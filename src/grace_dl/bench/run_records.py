@@ -1,0 +1,149 @@
+"""Records of accuracy studies, read from what training writes to its folder: config.json and log.jsonl."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError, GraceError
+from ..train.log import read
+from .results import label_of
+from .training_methods import method_in
+from .virtual_hosts import UNLIMITED_BITS
+
+LOOPBACK = "loopback"
+
+_METRIC = "acc/test_"
+
+
+def curve(folder: Path) -> list[dict[str, float]]:
+    """Every evaluation of a run with the training time and the bytes a rank had sent by then."""
+    sent: dict[int, float] = {}
+    points: dict[int, dict[str, float]] = {}
+    for entry in read(folder / "log.jsonl"):
+        step = entry["step"]
+        if "bytes/sent" in entry:
+            sent[step] = entry["bytes/sent"]
+        score = next((value for name, value in entry.items() if name.startswith(_METRIC)), None)
+        if score is not None:
+            points[step] = {
+                "epoch": entry["epoch"] + 1,
+                "step": step,
+                "seconds": entry["seconds"],
+                "bytes": sent.get(step, 0),
+                "accuracy": score,
+                "loss": entry["loss/test"],
+            }
+    return list(points.values())
+
+
+def record(folder: Path, failed: str | None = None) -> dict[str, Any]:
+    """What a record takes from the folder of a run: facts of its config, and its curve."""
+    config = json.loads((folder / "config.json").read_text())
+    points = curve(folder)
+    if failed:
+        points = [point for point in points if point["accuracy"] == point["accuracy"]]
+    last = points[-1] if points and not failed else None
+    return {
+        "task": task_of(config["configs"]),
+        "workers": config["world"]["size"],
+        "epochs": config["configs"]["train"]["num_epochs"],
+        "seed": config["configs"]["seed"],
+        "parameters": config["parameters"],
+        "steps": config["steps"],
+        "failed": failed,
+        "accuracy": last and last["accuracy"],
+        "best_accuracy": max((point["accuracy"] for point in points), default=None),
+        "seconds": last and last["seconds"],
+        "leaving_bytes": last and last["bytes"],
+        "curve": points,
+    }
+
+
+def retimed(known: Mapping[str, Any], timed: Mapping[str, Any]) -> dict[str, Any]:
+    """The curve of a whole run with the times of a shorter one, which trains the same over another link.
+
+    Every epoch after the last timed one is assumed to last as long as that. Both must have trained the same, which they
+    do unless something other than the link differs.
+    """
+    scores = {point["step"]: point["accuracy"] for point in known["curve"]}
+    differ = [p for p in timed["curve"] if scores.get(p["step"], p["accuracy"]) != p["accuracy"]]
+    if differ or timed["failed"]:
+        raise GraceError(
+            f"{timed['method']}, seed {timed['seed']}: training differs between {timed['rate']} and {known['rate']}, so one "
+            "curve cannot stand for both; leave out --timed-epochs."
+        )
+    seconds = {point["step"]: point["seconds"] for point in timed["curve"]}
+    before, last = [{"epoch": 0, "seconds": 0.0}, *timed["curve"]][-2:]
+    pace = (last["seconds"] - before["seconds"]) / (last["epoch"] - before["epoch"])
+    curve = [
+        {**p, "seconds": seconds.get(p["step"], last["seconds"] + pace * (p["epoch"] - last["epoch"]))}
+        for p in known["curve"]
+    ]
+    return {"curve": curve, "seconds": curve[-1]["seconds"]}
+
+
+def task_of(configs: Mapping[str, Any]) -> str:
+    """A short name of what a run trains, such as `small_cnn on CIFAR`."""
+    model, data = (configs[part]["()"].rpartition(".")[2] for part in ("model", "dataset"))
+    return f"{model} on {configs['dataset'].get('name', data)}"
+
+
+def imported(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Records of finished runs of `grace train`, and a message about each run that is left out."""
+    found: list[dict[str, Any]] = []
+    remarks = []
+    for folder in folders:
+        made = _import(folder)
+        reached = made["curve"][-1]["step"] if made["curve"] else 0
+        if reached < made["steps"]:
+            remarks.append(
+                f"{folder} is left out: it ended at step {reached} of {made['steps']}; train it to the end."
+            )
+        else:
+            found.append(made)
+    _tell_apart(found)
+    return found, remarks
+
+
+def _import(folder: Path) -> dict[str, Any]:
+    missing = [name for name in ("config.json", "log.jsonl") if not (folder / name).is_file()]
+    if missing:
+        raise ConfigError(
+            f"{folder} is no folder of a training run: it has no {' and no '.join(missing)}; name folders "
+            "that `grace train` or train.py has written, such as runs/cifar.small.np2."
+        )
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        found = record(folder)
+        return {
+            **found,
+            "rate": LOOPBACK,
+            "bits": UNLIMITED_BITS,
+            "method": method_in(config["configs"], found["steps"] // found["epochs"]),
+            # What else ran on the machine is unknown, so times are recorded but not compared.
+            "timed": False,
+            "run": folder.name,
+            "versions": config["versions"],
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{folder} cannot be read as a training run ({error!r}); leave it out, or run it again."
+        ) from error
+
+
+def _tell_apart(records: list[dict[str, Any]]) -> None:
+    """Mark runs that differ in nothing known by the names of their folders."""
+    seen: set[str] = set()
+    for r in records:
+        if identity(r) in seen:
+            r["variant"] = r["run"]
+        seen.add(identity(r))
+
+
+def identity(record: Mapping[str, Any]) -> str:
+    """What tells a record from all others of its file."""
+    names = ("task", "epochs", "workers", "rate")
+    return "/".join([*(str(record[name]) for name in names), label_of(record), str(record["seed"])])

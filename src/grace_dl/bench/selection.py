@@ -1,0 +1,62 @@
+"""What a benchmark compares: methods in their text form and, beside them, PyTorch's own baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import catalog
+from ..algebra.text import parse, split_list
+from ..errors import ConfigError
+
+DDP = "ddp"
+"""DistributedDataParallel without compression: synchronous SGD in float32."""
+DDP_FP16 = "ddp-fp16"
+"""DistributedDataParallel with PyTorch's own hook that sends float16."""
+BASELINES = (DDP, DDP_FP16)
+
+ALL = "all"
+_ALIASES = {"ssgd": DDP, "float32": DDP}
+
+
+def canonical(text: str) -> str:
+    """The text of a method or baseline as tables and result files have it.
+
+    >>> [canonical(text) for text in ("topk", "powersgd:rank=2", "ssgd")]
+    ['topk:0.01', 'powersgd:2', 'ddp']
+    """
+    text = _ALIASES.get(text, text)
+    if text in BASELINES:
+        return text
+    try:
+        return str(parse(text))
+    except ConfigError as error:
+        raise ConfigError(f"{text}: {error}") from None
+
+
+def select(texts: Sequence[str] | None, *, default: Sequence[str], beside: Sequence[str] = ()) -> list[str]:
+    """The canonical texts of a list as given on a command line, each once.
+
+    Those in `beside` come first, unless the list names a baseline itself. None stands for `default`, "all" for
+    `default` and every other method.
+
+    >>> select(["topk,int8"], default=[], beside=BASELINES)
+    ['ddp', 'ddp-fp16', 'topk:0.01', 'int8']
+    >>> select(["ssgd", "topk:0.1,powersgd:rank=2"], default=[], beside=BASELINES)
+    ['ddp', 'topk:0.1', 'powersgd:2']
+    """
+    named = [*default] if texts is None else split_list(texts)
+    if ALL in named:
+        at = named.index(ALL)
+        listed = {text.partition(":")[0] for text in default}
+        named[at : at + 1] = [*default, *(name for name in catalog.methods() if name not in listed)]
+    chosen = [canonical(text) for text in named]
+    if not chosen:
+        raise ConfigError("the list of methods is empty; name some, as in --methods topk:0.01 powersgd:4.")
+    for text in chosen:
+        if text in BASELINES and text not in beside:
+            raise ConfigError(
+                f"{text} is a baseline of PyTorch, not a method, and is not measured here; leave it out."
+            )
+    if not set(chosen) & set(BASELINES):
+        chosen = [*map(canonical, beside), *chosen]
+    return list(dict.fromkeys(chosen))

@@ -1,0 +1,215 @@
+"""`grace bench step` and `grace bench link`: training steps on workers of this machine, of others, or over links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from ..console import output
+from ..errors import ConfigError
+from ..registry import unknown
+from ..train.world import find
+from ..workers import run_workers
+from . import plots, remote_hosts, tables, virtual_hosts
+from .results import Results, label_of
+from .selection import BASELINES, select
+from .step_worker import THROUGH, Candidate, remote_worker, worker
+from .workload import Workload
+
+METHODS = (
+    "none",
+    "fp16",
+    "int8",
+    "int4",
+    "efsignsgd",
+    "eden",
+    "randomk:0.01",
+    "topk:0.01",
+    "topk:0.001",
+    "dgc:0.001",
+    "acpsgd:4",
+    "powersgd:4",
+)
+"""Compared if no methods are named: about one of each family."""
+
+SILENCE = 1800.0
+"""Seconds a step may take: large batches on a slow machine take minutes."""
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """What is measured in every setting, and how."""
+
+    candidates: list[Candidate]
+    rounds: int = 15
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.rounds < 3 or self.threads < 1:
+            raise ConfigError("--rounds must be at least 3, --threads at least 1.")
+
+
+def candidates(methods: Sequence[str] | None, through: Sequence[str] = THROUGH[:1]) -> list[Candidate]:
+    """Methods and baselines as named on a command line, attached to each of `through`.
+
+    >>> candidates(["ssgd", "acpsgd:rank=8"], ["ddp", "optimizer"])[1:]
+    [Candidate(method='acpsgd:8', through='ddp'), Candidate(method='acpsgd:8', through='optimizer')]
+    """
+    for target in through:
+        if target not in THROUGH:
+            raise unknown("--through", target, THROUGH)
+    return [
+        Candidate(method, target)
+        for method in select(methods, default=METHODS, beside=BASELINES)
+        for target in (THROUGH[:1] if method in BASELINES else through)
+    ]
+
+
+def measure_steps(
+    workloads: Sequence[Workload],
+    plan: StepPlan,
+    out: Path,
+    *,
+    workers: int = 2,
+    hosts: str = "",
+    fresh: bool = False,
+) -> None:
+    """Measure models on local workers, or on those of a list of hosts; one file holds them all."""
+    launcher = find().launcher
+    if launcher != "none":
+        raise ConfigError(
+            f"`grace bench step` starts its workers itself, but runs under {launcher}; call it on its own, with "
+            "--workers and --hosts."
+        )
+    if workers < 1:
+        raise ConfigError(f"--workers {workers} must be at least 1.")
+    names = remote_hosts.parse(hosts, workers)
+    remote = bool(names) and not (len(names) == 1 and remote_hosts.local(names[0]))
+    results = Results(out, "step", {"rounds": plan.rounds, "threads": plan.threads}, fresh)
+    where = f"{len(names)} hosts" if remote else "loopback"
+    console = output()
+    for workload in workloads:
+        setting = _Setting(workload, workers, where)
+        _measure(results, console, setting, plan, names=names if remote else ())
+    _show(results, console, [(str(workload), workers, where) for workload in workloads])
+
+
+def measure_links(
+    workload: Workload,
+    plan: StepPlan,
+    out: Path,
+    *,
+    workers: Sequence[int] = (2,),
+    rates: Sequence[str] = ("unlimited",),
+    fresh: bool = False,
+) -> None:
+    """Measure every number of workers at every link rate."""
+    bits = {rate: virtual_hosts.check_rate(rate) for rate in rates}
+    virtual_hosts.check_able("`grace bench step` needs none")
+    settings: dict[str, Any] = {"model": str(workload), "rounds": plan.rounds}
+    if plan.threads != 1:
+        settings["threads"] = plan.threads
+    results = Results(out, "link", settings, fresh)
+    console = output()
+    for count in workers:
+        for rate in rates:
+            setting = _Setting(workload, count, rate, bits[rate])
+            with virtual_hosts.Hosts(count, rate) as place:
+                _measure(results, console, setting, plan, place=place.place())
+    _show(results, console)
+    picture = out.with_suffix(".png")
+    plots.plot_links(results.header, list(results.records.values()), picture)
+    console.print(f"Plot: {picture.resolve()}", soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """A model on so many workers, joined by links of a rate."""
+
+    workload: Workload
+    workers: int
+    rate: str
+    bits: float = float("inf")
+
+    def __str__(self) -> str:
+        return f"{self.workload}/{self.workers}/{self.rate}"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {
+            "model": str(self.workload),
+            "workers": self.workers,
+            "rate": self.rate,
+            "bits": min(self.bits, virtual_hosts.UNLIMITED_BITS),
+            "samples": self.workload.samples,
+        }
+
+
+def _measure(
+    results: Results,
+    console: Console,
+    setting: _Setting,
+    plan: StepPlan,
+    place: Callable[[int], str] | None = None,
+    names: Sequence[str] = (),
+) -> None:
+    """Measure the candidates that the file does not have yet."""
+    missing = [c for c in plan.candidates if f"{setting}/{label_of(c._asdict())}" not in results]
+    if not missing:
+        return
+    with Progress(console=console) as progress:
+        task = progress.add_task(str(setting), total=len(missing))
+
+        def on_event(rank: int, event: tuple[str, Any]) -> None:
+            if rank != 0:
+                return
+            kind, value = event
+            if kind == "step":
+                progress.update(task, description=f"{setting}: {value}")
+                return
+            label = label_of(value)
+            results.add(f"{setting}/{label}", {**setting.facts, **value})
+            progress.advance(task)
+            if not console.is_terminal:  # a log shows no bar until the end
+                console.print(f"{setting}: {label}, {1e3 * value['seconds']:.1f} ms", soft_wrap=True)
+
+        measured = (missing, plan.rounds, plan.threads)
+        if names:
+            work = (asdict(setting.workload), *measured)
+            remote_hosts.run_on_hosts(
+                names, remote_worker, setting.workers, *work, on_event=on_event, silence=SILENCE
+            )
+        else:
+            run_workers(
+                *(worker, setting.workers, setting.workload, *measured),
+                on_event=on_event,
+                silence=SILENCE,
+                place=place,
+            )
+
+
+def _show(results: Results, console: Console, wanted: Sequence[tuple[str, int, str]] | None = None) -> None:
+    """Print the tables of the settings asked for, or of the whole file, and one over models if there are several."""
+    console.print(tables.heading(results.header))
+    found: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+    for r in results.records.values():
+        setting = r["model"], r["workers"], r["rate"]
+        if wanted is None or setting in wanted:
+            found.setdefault(setting, []).append(r)
+    threads = results.header["settings"].get("threads", 1)
+    for (model, workers, rate), records in found.items():
+        title = f"{model}, {workers} workers with {threads} thread{'s' * (threads > 1)} each, {rate}"
+        console.print(tables.step_table(records, title))
+        if line := tables.throughput(records):
+            console.print(line)
+    if wanted is not None and len(found) > 1:
+        console.print(tables.grid_table([r for records in found.values() for r in records]))
+    console.print(
+        "[dim]silent: the same step under a hook that sends nothing, measured alternately with each row[/dim]"
+    )
+    console.print(f"Results: {results.path.resolve()}", soft_wrap=True)

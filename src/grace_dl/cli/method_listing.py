@@ -1,0 +1,215 @@
+"""The catalog of methods as a table, as Markdown and as JSON, and the description of one method."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .. import catalog
+from ..algebra.named import OPTIONS, Named, build, signature, write
+from ..console import WIDE, output
+from ..errors import GraceError
+from ..integrations.attach import manual
+from ..registry import MethodInfo, Parameter
+
+SAMPLE = 1_000_000
+
+
+def facts(info: MethodInfo) -> dict[str, Any]:
+    """All that is known of a method, ready for JSON."""
+    return {
+        "name": info.name,
+        "summary": info.summary,
+        "text": text_form(info),
+        "constructor": constructor_form(info),
+        "class": f"{info.cls.__module__}.{info.cls.__qualname__}",
+        "settings": {p.name: _plain(p.default) for p in _settings(info)},
+        "bits_per_element": info.bits,
+        "payloads_sum": info.cls.sums,
+        "biased": info.cls.biased,
+        "elementwise": info.cls.elementwise,
+        "memories": list(info.memories),
+        "communicator": info.communicator,
+        "communicators": list(catalog.communicators_of(info)),
+        "dense_below": info.dense_below,
+        "warnings": dict(info.warn),
+        "reference": info.reference,
+    }
+
+
+def text_form(info: MethodInfo) -> str:
+    """The method with its defaults, as command lines and result files have it.
+
+    >>> text_form(catalog.info("topk"))
+    'topk:0.01'
+    """
+    try:
+        return str(build(info.name))
+    except (TypeError, GraceError):  # a user's own method may need settings
+        return info.name
+
+
+def constructor_form(info: MethodInfo) -> str:
+    """The method's constructor with its settings and their defaults. Those of all methods are left out.
+
+    >>> constructor_form(catalog.info("topk"))
+    'grace.topk(ratio=0.01, value_dtype=None, *, beta=1.0, gamma=1.0)'
+    """
+    shared = {p.name for p in OPTIONS}
+    written = []
+    for kind, p in signature(info):
+        if p.name not in shared:
+            if kind is inspect.Parameter.KEYWORD_ONLY and "*" not in written:
+                written.append("*")
+            written.append(f"{p.name}={_plain(p.default)!r}")
+    return f"grace.{info.name}({', '.join(written)})"
+
+
+def as_json(infos: Iterable[MethodInfo]) -> str:
+    """The table for programs."""
+    return json.dumps([facts(info) for info in infos], indent=2)
+
+
+def show(infos: Sequence[MethodInfo], console: Console | None = None) -> None:
+    """Print the table to a terminal; a narrow one gets fewer columns, so that no word is broken."""
+    console = console or output()
+    columns = ("bits per element", "sums", "settings", "communicator", "memory", "reference")
+    narrow = console.width < WIDE
+    shown = 4 if narrow else len(columns)
+    table = Table(title=f"{len(infos)} methods", title_justify="left", header_style="bold")
+    table.add_column("method", style="bold", no_wrap=True)
+    for name in columns[:shown]:
+        table.add_column(name, overflow="fold")
+    for info in infos:
+        cells = (
+            info.bits,
+            _yes(info.cls.sums),
+            ", ".join(f"{p.name}={write(p.default)}" for p in info.parameters),
+            _with_default(catalog.communicators_of(info), info.communicator),
+            _with_default(info.memories, info.memories[0]),
+            info.reference,
+        )
+        table.add_row(info.name, *cells[:shown])
+    console.print(table)
+    console.print("Defaults are bold. `grace methods NAME` explains one method.")
+    if narrow:
+        console.print(f"A terminal of {WIDE} columns also shows memories and references.")
+
+
+def explain(method: Named, console: Console | None = None) -> None:
+    """Print what is known of one method; sizes are those with its settings."""
+    console = console or output()
+    info = method.info
+    console.print(Text(f"{info.name}: {info.summary}", style="bold"))
+    body = (inspect.getdoc(info.cls) or "").partition("\n")[2].strip()
+    if body:
+        console.print(Text(body))
+    rows = [
+        ("constructor", constructor_form(info)),
+        ("text form", str(method)),
+        ("reference", info.reference),
+        ("bits per element", info.bits),
+        ("wire size", _wire_size(method)),
+        ("payloads sum", _yes(info.cls.sums)),
+        ("biased", "yes: needs error feedback" if info.cls.biased else "no"),
+        ("memories", f"{', '.join(info.memories)} (default {info.memories[0]})"),
+        ("communicators", f"{', '.join(catalog.communicators_of(info))} (default {info.communicator})"),
+        ("sent dense", f"parameters under {info.dense_below} elements" if info.dense_below else "nothing"),
+        ("class", f"{info.cls.__module__}.{info.cls.__qualname__}"),
+        *((p.name, f"default {write(p.default)}") for p in _settings(info)),
+        *((f"warning, {name}", reason) for name, reason in info.warn.items()),
+    ]
+    grid = Table.grid(padding=(0, 2))
+    for label, value in rows:
+        grid.add_row(Text(label, style="bold"), Text(value))
+    console.print(grid)
+
+
+def as_markdown(infos: Sequence[MethodInfo]) -> str:
+    """The page docs/methods.md."""
+    options = ", ".join(f"`{p.name}={write(p.default)}`" for p in OPTIONS)
+    lines = [
+        "# Methods",
+        "",
+        "Generated by `grace methods --markdown` from the catalog; to change a method's entry, change its `@register` line and its",
+        "docstring. The first memory and the bold communicator are the defaults. Bits are per element of the dense gradient.",
+        "`grace methods NAME` shows one method in the terminal.",
+        "",
+        "A method is written as a constructor call in Python and as a text on command lines, in config files and in result",
+        "files; `grace.parse` reads a text and `str(method)` writes it. Settings of the compressor come first and may be given by",
+        f"position, those after `*` by name only. Every method also takes {options}.",
+        "",
+        "| method | what it sends | bits | sums | memories | communicators | reference |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for info in infos:
+        partners = catalog.communicators_of(info)
+        cells = (
+            f"[`{info.name}`](#{info.name})",
+            info.summary,
+            info.bits,
+            _yes(info.cls.sums),
+            ", ".join(info.memories),
+            ", ".join(f"**{name}**" if name == info.communicator else name for name in partners),
+            info.reference,
+        )
+        lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+    for info in infos:
+        lines += ["", f"## {info.name}", "", *_description(info)]
+    return "\n".join(lines) + "\n"
+
+
+def _description(info: MethodInfo) -> list[str]:
+    lines = [
+        *textwrap.dedent(inspect.getdoc(info.cls) or info.summary).splitlines(),
+        "",
+        f"- Constructor: `{constructor_form(info)}`",
+        f"- Text form: `{text_form(info)}`",
+    ]
+    return [*lines, *(f"- Warns with the memory `{name}`: {reason}" for name, reason in info.warn.items())]
+
+
+def _settings(info: MethodInfo) -> list[Parameter]:
+    """The settings of the method with its default memory."""
+    return list(catalog.settings_of(info).values())
+
+
+def _wire_size(method: Named) -> str:
+    with manual(method) as handle:
+        compressor = handle.session.communicator_of("w").compressor
+    size = compressor.payload_bytes(SAMPLE)
+    if size is None:
+        return "depends on the shape" if compressor.multi_round else "depends on the data"
+    return f"{size:,} bytes for {SAMPLE:,} elements ({8 * size / SAMPLE:.2f} bits each)"
+
+
+def _plain(value: Any) -> Any:
+    """A default as JSON can hold it."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value)
+
+
+def _with_default(names: Iterable[str], default: str) -> Text:
+    text = Text()
+    for place, name in enumerate(names):
+        text.append(", " if place else "")
+        text.append(name, style="bold" if name == default else "")
+    return text
+
+
+def _yes(fact: bool) -> str:
+    return "yes" if fact else "no"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

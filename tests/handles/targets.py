@@ -1,0 +1,186 @@
+"""What a method can be attached to, each behind the same few calls, so that one contract is tested at all of them.
+
+To add a target: write a subclass of `Target`, and list it in `PLACES` with the numbers of ranks it is tested on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import grace_dl as grace
+from grace_dl import Handle, Method
+
+SHAPES = {"layer.weight": (64, 48), "layer.bias": (48,), "other.weight": (40, 30)}
+"""Two matrices that methods compress, and a vector that most send as it is."""
+
+BUCKET_BYTES = 4096
+"""Little enough for several buckets."""
+
+Tensors = dict[str, Tensor]
+
+
+def gradients(rank: int, step: int) -> Tensors:
+    """What one rank brings to one step: in part alike over ranks, and known to every rank."""
+
+    def draw(seed: int) -> Tensors:
+        generator = torch.Generator().manual_seed(seed)
+        return {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
+
+    common, own = draw(1000 + step), draw(10_000 * (rank + 1) + step)
+    return {name: common[name] + own[name] for name in SHAPES}
+
+
+def mean(world: int, step: int) -> Tensors:
+    """The plain average of a step."""
+    everyone = [gradients(rank, step) for rank in range(world)]
+    return {name: sum(of_rank[name] for of_rank in everyone) / world for name in SHAPES}
+
+
+class Target:
+    """Something that exchanges the gradients of `SHAPES`; `step` gives each parameter exactly the gradient it is told."""
+
+    has_backward: ClassVar[bool] = True
+    averages_by_itself: ClassVar[bool] = False
+    """Whether gradients are averaged without GRACE."""
+    handle: Handle
+
+    def attach(self, method: Method | str) -> Handle:
+        """Attach to it, and return the handle; also once an earlier handle is closed."""
+        raise NotImplementedError
+
+    def step(self, grads: Tensors, during: Callable[[], None] | None = None) -> Tensors:
+        """Exchange gradients; the results. `during` is called in the middle of the step."""
+        raise NotImplementedError
+
+    def counted(self, steps: int) -> int:
+        """What `stats().steps` says after that many steps."""
+        return steps
+
+
+class Weights(nn.Module):
+    """A model whose gradients are its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.other = nn.Module(), nn.Module()
+        for name, shape in SHAPES.items():
+            owner, _, own = name.partition(".")
+            getattr(self, owner).register_parameter(own, nn.Parameter(torch.zeros(shape)))
+
+    def forward(self, grads: Tensors) -> Tensor:
+        return torch.stack([(p * grads[name]).sum() for name, p in self.named_parameters()]).sum()
+
+
+class WithBackward(Target):
+    """A model that is called and differentiated."""
+
+    model: Weights
+    network: nn.Module
+
+    def step(self, grads: Tensors, during: Callable[[], None] | None = None) -> Tensors:
+        self.model.zero_grad()
+        hook = None
+        if during is not None:
+            # The last parameter is the first that backward reaches; by the first, a bucket has been sent.
+            hook = next(self.model.parameters()).register_post_accumulate_grad_hook(lambda _: during())
+        self.network(grads).backward()
+        if hook is not None:
+            hook.remove()
+        self.after_backward()
+        return {name: p.grad.clone() for name, p in self.model.named_parameters()}  # type: ignore[union-attr]
+
+    def after_backward(self) -> None:
+        pass
+
+
+class DDPTarget(WithBackward):
+    averages_by_itself = True
+
+    def __init__(self, method: Method | str) -> None:
+        self.model = Weights()
+        self.network = DDP(self.model, bucket_cap_mb=BUCKET_BYTES / 2**20)
+        # DDP fills its buckets anew after the first step, and the order in which three ranks add up depends on buckets.
+        for _ in range(2):
+            self.network(gradients(0, 0)).backward()
+        self.attach(method)
+
+    def attach(self, method: Method | str) -> Handle:
+        self.handle = grace.attach(self.network, method)  # type: ignore[arg-type]
+        return self.handle
+
+
+class OptimizerTarget(WithBackward):
+    """Under `torch.distributed`, or alone."""
+
+    def __init__(self, method: Method | str) -> None:
+        self.model = self.network = Weights()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.attach(method)
+
+    def attach(self, method: Method | str) -> Handle:
+        names = self.model.named_parameters()
+        self.handle = grace.attach(self.optimizer, method, named_parameters=names)
+        self.handle.reducer.options.bucket_bytes = BUCKET_BYTES  # type: ignore[attr-defined]
+        self.handle.reducer.refill()  # type: ignore[attr-defined]
+        return self.handle
+
+    def after_backward(self) -> None:
+        self.optimizer.step()
+
+
+class ManualTarget(Target):
+    """A loop that exchanges each gradient itself."""
+
+    has_backward = False
+
+    def __init__(self, method: Method | str) -> None:
+        self.attach(method)
+
+    def attach(self, method: Method | str) -> Handle:
+        self.handle = grace.manual(method)
+        return self.handle
+
+    def step(self, grads: Tensors, during: Callable[[], None] | None = None) -> Tensors:
+        return {name: self.handle.step(grad, name) for name, grad in grads.items()}  # type: ignore[attr-defined]
+
+    def counted(self, steps: int) -> int:
+        return steps * len(SHAPES)
+
+
+def on_ranks(launch: Any, world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """Call `function(rank, world, *arguments)` on ranks of `torch.distributed`; results by rank."""
+    return launch(function, world, *arguments)  # type: ignore[no-any-return]
+
+
+def alone(launch: Any, world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """Call it in this process, which has no engine."""
+    return [function(0, 1, *arguments)]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A target, and the ranks it is tested on."""
+
+    target: type[Target]
+    world: int
+    run: Callable[..., list[Any]] = on_ranks
+
+    def __str__(self) -> str:
+        return f"{self.target.__name__}-{self.world}"
+
+
+PLACES = [
+    Place(DDPTarget, 2),
+    Place(DDPTarget, 3),
+    Place(OptimizerTarget, 1, alone),
+    Place(OptimizerTarget, 2),
+    Place(OptimizerTarget, 3),
+    Place(ManualTarget, 1, alone),
+    Place(ManualTarget, 2),
+]

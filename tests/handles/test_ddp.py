@@ -1,0 +1,123 @@
+"""What only a DDP model does: it is copied and saved with its hook, and joins ranks with fewer batches."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import grace_dl as grace
+from ddp_models import BUCKET_MB, LOSSY, attach, batches, build, flat, train
+from grace_dl.errors import ConfigError
+
+
+def copied(rank: int, world: int, how: str) -> torch.Tensor:
+    model, handle = attach(build(), LOSSY)
+    inputs = batches(rank, 6)
+    train(model, inputs[:2])
+    if how == "deepcopy":
+        twin = copy.deepcopy(model)
+    else:
+        file = io.BytesIO()
+        torch.save(model, file)
+        file.seek(0)
+        twin = torch.load(file, weights_only=False)
+    assert torch.equal(flat(twin), flat(model))
+    # The copy is a plain DDP model, and the original goes on.
+    plain = DDP(copy.deepcopy(model.module), bucket_cap_mb=BUCKET_MB)
+    assert torch.allclose(flat(train(twin, inputs[2:4])), flat(train(plain, inputs[2:4])))
+    assert handle.stats().steps == 2
+    train(model, inputs[2:4])
+    assert handle.stats().steps == 4
+    # It can be attached to, and shares nothing.
+    second = grace.attach(twin, "powersgd:1")
+    train(twin, inputs[4:])
+    assert (second.stats().steps, handle.stats().steps) == (2, 4)
+    return torch.cat([flat(model), flat(twin)])
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "torch.save"])
+def test_copies_of_an_attached_model(launch: Any, how: str) -> None:
+    a, b = launch(copied, 2, how)
+    assert torch.equal(a, b)
+
+
+def joined(rank: int, world: int, text: str) -> int:
+    model, handle = attach(build(), text)
+    with model.join():
+        train(model, batches(rank, 3 + rank))
+    return handle.stats().steps
+
+
+@pytest.mark.parametrize("text", ["topk:0.1", "powersgd:2", "int8", "none"])
+def test_join_with_uneven_inputs(launch: Any, text: str) -> None:
+    assert launch(joined, 2, text) == [4, 4]
+
+
+class Tracks(nn.Module):
+    """Uses its side branch when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.main, self.side = nn.Linear(20, 64), nn.Linear(20, 64)
+        self.with_side = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.main(x) + self.side(x) if self.with_side else self.main(x)
+
+
+def owing_while_unused(rank: int, world: int) -> None:
+    """detach() pays with the next gradient; a parameter that no rank uses has none, and goes on owing."""
+    model, handle = attach(build(Tracks), grace.topk(0.05, dense_below=0), find_unused_parameters=True)
+    x = batches(rank, 1)[0]
+    model(x).square().mean().backward()
+    owed = handle.session.residual("side.weight")
+    assert owed is not None and owed.abs().sum() > 0
+    handle.detach()
+    model.zero_grad()
+    model.module.with_side = False
+    model(x).square().mean().backward()
+    assert torch.equal(handle.session.residual("side.weight"), owed)
+    assert handle.session.residual("main.weight") is None
+    model.module.with_side = True
+    model.zero_grad()
+    model(x).square().mean().backward()
+    assert handle.session.residual("side.weight") is None
+    handle.close()
+    assert all(not p._post_accumulate_grad_hooks for p in model.parameters())
+
+
+def test_an_unused_parameter_goes_on_owing(launch: Any) -> None:
+    launch(owing_while_unused, 2)
+
+
+def paying_in_a_skipped_step(rank: int, world: int) -> None:
+    """The step that pays overflows in another bucket: users skip it, so that it must not count as paid."""
+    model, handle = attach(build(), grace.by_parameter({"0.*": grace.none()}, default=LOSSY))
+    inputs = batches(rank, 4)
+    train(model, inputs[:2])
+    owed = handle.session.residual("2.weight").clone()
+    handle.detach()
+    x = inputs[2].clone()
+    model.zero_grad()
+    loss = model(x).square().mean()
+    # Infinite in the gradient of the first layer alone, which owes nothing.
+    (loss + (model.module[0].weight.sum() * float("inf") if rank == 1 else 0)).backward()
+    assert torch.equal(handle.session.residual("2.weight"), owed)
+    assert handle.stats().skipped == 1
+    train(model, inputs[3:])
+    assert handle.session.residual("2.weight") is None
+
+
+def test_a_step_that_overflows_pays_nothing(launch: Any) -> None:
+    launch(paying_in_a_skipped_step, 2)
+
+
+def test_options_of_optimizers_are_refused_for_models() -> None:
+    with pytest.raises(ConfigError, match="go with an optimizer"):
+        grace.attach(nn.Linear(2, 2), "none", backward_passes=2)  # type: ignore[arg-type]
