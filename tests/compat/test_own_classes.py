@@ -171,6 +171,28 @@ def test_a_sum_of_ones_own_payloads() -> None:
         assert torch.allclose(result, torch.stack([g[0] for g in grads]).mean(0), atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", [TopKCompressor, RandomKCompressor])
+def test_a_subclass_that_changes_a_builtin_compressor(kind: Any) -> None:
+    calls = []
+
+    class Doubled(kind):  # type: ignore[misc]
+        def compress(self, tensor: Any, name: str) -> Any:
+            tensors, ctx = super().compress(tensor, name)
+            calls.append(name)
+            return tensors, ctx
+
+        def decompress(self, tensors: Any, ctx: Any) -> Any:
+            return 2 * super().decompress(tensors, ctx)
+
+    handle = grace.manual(Allgather(Doubled(0.25), NoneMemory()))
+    x = torch.randn(6, 8)
+    results = [handle.step(x, "w") for _ in range(3)]
+    assert calls == ["w"] * 3
+    sent = results[0] != 0
+    assert int(sent.sum()) == 12 and bool((results[0][sent].abs() >= 2 * x[sent].abs()).all())
+    assert torch.equal(results[0], results[1]) == (kind is TopKCompressor), "every step draws anew"
+
+
 # Communicators ------------------------------------------------------------------------------------------
 
 

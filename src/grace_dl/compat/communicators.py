@@ -178,7 +178,7 @@ class Communicator:
         return int(part.nbytes)
 
     def _compress_with(self, compressor: Any, tensor: Any, name: str) -> tuple[Any, Any]:
-        if not isinstance(compressor, Codec):
+        if not isinstance(compressor, Codec) or bases.by_functions(compressor) is not compressor:
             return compressor.compress(tensor, name)
         # Random draws of the built-in compressors differ by step and rank.
         step = self._steps[name] = self._steps.get(name, -1) + 1
@@ -278,6 +278,7 @@ def _check_own(compressor: Compressor, memory: Memory) -> None:
 def method_of(compressor: Compressor, memory: Memory | None, way: str) -> Single:
     """The method that a compressor and a memory object make, with a communicator by name."""
     way = "allreduce" if compressor.multi_round else way
+    compressor = bases.by_functions(compressor)
     info, name = _method_info(compressor), None if memory is None else _memory_name(memory)
     if info is None or (memory is not None and name is None):
         return custom(compressor, memory, way)

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..compressor.base import Compressor, Context, Payload
+from ..compressor.base import Codec, Compressor, Context, Payload, working
 from ..compressor.cast import shares
 from ..errors import ConfigError
+from ..key import Key
 from ..methods import (
     adaq,
     dgc,
@@ -47,6 +48,16 @@ class Original(Compressor):
     """What all compressors of the original have."""
 
     tensors_size_are_same: bool = True
+
+    def compress(self, tensor: Tensor, name: str) -> tuple[Payload, Any]:
+        """Encode one gradient; called by a user's own class, each call is a step with random draws of its own."""
+        if not isinstance(self, Codec):
+            return super().compress(tensor, name)
+        calls: dict[str, int] = vars(self).setdefault("_calls", {})
+        calls[name] = calls.get(name, -1) + 1
+        key = Key(name, step=calls[name])
+        payload, _ = self.encode(working(tensor), key)
+        return payload, Context(tensor.shape, tensor.dtype, key)
 
     def aggregate(self, tensors: Sequence[Tensor]) -> Tensor:
         """The decoded tensors of all ranks as one: their sum."""

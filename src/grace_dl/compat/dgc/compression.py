@@ -75,7 +75,7 @@ class DGCCompressor:
                 "DGCSGDMemory(momentum=0.9), or leave it out."
             )
         self.memory = DGCSGDMemory() if memory is None else memory
-        self.base_compress_ratio = self.ratio = _ratio(compress_ratio)
+        self.base_compress_ratio = self._ratio = _ratio(compress_ratio)
         self.sample_ratio = min(
             1.0, max(LEAST_SAMPLE, number("sample_ratio", sample_ratio, "a share of the elements"))
         )
@@ -135,15 +135,21 @@ class DGCCompressor:
     # As DGC's users call it ---------------------------------------------------------------------------
 
     @property
-    def compress_ratio(self) -> float:
-        """The share of elements sent at present."""
-        return self.ratio
+    def ratio(self) -> float:
+        """The share of elements sent at present; with `warmup_steps`, in the last step of the optimizer it serves."""
+        if self.warmup_steps:
+            return self._ratio_of(max(0, self.memory.steps - 1) // self.warmup_steps)
+        return self._ratio
+
+    compress_ratio = ratio
 
     def warmup_compress_ratio(self, epoch: int) -> float:
         """An epoch begins: use its ratio from the next step on. All ranks call it between the same steps."""
-        within = 0 <= epoch < len(self.warmup_ratios)
-        self.ratio = self.warmup_ratios[epoch] if within else self.base_compress_ratio
-        return self.ratio
+        self._ratio = self._ratio_of(epoch)
+        return self._ratio
+
+    def _ratio_of(self, stage: int) -> float:
+        return self.warmup_ratios[stage] if 0 <= stage < len(self.warmup_ratios) else self.base_compress_ratio
 
     def initialize(self, named_parameters: Iterable[tuple[str, Any]]) -> None:
         """Compress these parameters only (of them the matrices and convolutions); all others travel dense.

@@ -65,6 +65,11 @@ class DGCSGDMemory(Memory):
         """Read and write the state of this handle from now on."""
         self._handles.add(handle)
 
+    @property
+    def steps(self) -> int:
+        """Steps of the furthest handle it serves."""
+        return max((h.session.state.furthest for h in self._handles if not h.closed), default=0)
+
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
         """Momenta and accumulated gradients of this rank, by parameter. `handle.state_dict()` saves all state."""
         saved: dict[str, dict[str, Tensor]] = {key: {} for key in _SLOTS}
