@@ -99,7 +99,7 @@ class Handle:
     # What a target adds -------------------------------------------------------------------------------
 
     def _busy(self) -> bool:
-        """Whether a step is under way; one that an error ended is taken back first."""
+        """Whether a step is under way."""
         return False
 
     def _switched(self) -> None:

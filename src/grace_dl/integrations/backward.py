@@ -9,22 +9,21 @@ import torch
 
 
 class BackwardPass:
-    """A backward pass under way; made inside of it. `at_end` is called when it ends well, and not when it raises."""
+    """A backward pass under way; made inside of it.
 
-    def __init__(self, at_end: Callable[[], None] = lambda: None) -> None:
-        # The engine holds the callback as long as the pass lives: once it is gone, the pass is over.
+    `at_end` is called when the pass ends well. If it raises, `at_failure` is called before `backward()` returns, unless
+    this object is gone by then.
+    """
+
+    def __init__(self, at_end: Callable[[], None], at_failure: Callable[[], None]) -> None:
+        # The engine holds the callback as long as the pass lives, and drops it when that is over.
         callback = _Callback(at_end)
-        self._callback = weakref.ref(callback)
+        self._watch = weakref.ref(callback, lambda _: at_failure())
         engine = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
         try:
             engine.queue_callback(callback)
         except RuntimeError:  # not inside of one: `DDP.join` runs hooks by itself
             self._held = callback
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended or raised."""
-        return self._callback() is None
 
 
 class _Callback:

@@ -40,7 +40,7 @@ class DDPHandle(Handle):
         self._scaler = scaler
         self._names = {p: name for name, p in model.module.named_parameters() if p.requires_grad}
         self._driver: StepDriver | None = None
-        self._pass: BackwardPass
+        self._pass: BackwardPass | None = None
         self._futures: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
         self._used: set[Tensor] | None = None
         self._hooks: list[Any] = []
@@ -53,9 +53,6 @@ class DDPHandle(Handle):
             model.register_comm_hook(_HookState(self, model.process_group.group_name), _hook)
 
     def _busy(self) -> bool:
-        if self._driver is not None and self._pass.over:
-            self._driver.abandon()
-            self._driver = None
         return self._driver is not None
 
     def _track_use(self) -> None:
@@ -64,7 +61,7 @@ class DDPHandle(Handle):
         self._used = used
 
     def _release(self) -> None:
-        self._busy()
+        self._take_back()
         for hook in self._hooks:
             hook.remove()
 
@@ -93,19 +90,24 @@ class DDPHandle(Handle):
         return future
 
     def _start(self) -> None:
-        if self._driver is not None:
-            self._driver.abandon()  # a backward pass that raised left it behind
-        self._pass = BackwardPass()
+        self._take_back()
+        self._pass = BackwardPass(lambda: None, self._take_back)
         if self._scaler is not None:
             self.session.set_loss_scale(float(self._scaler.get_scale()))
         self._futures = []
         self._driver = self.session.driver()
 
+    def _take_back(self) -> None:
+        """Give up the step under way, if there is one: its backward pass has raised."""
+        if self._driver is not None:
+            self._driver.abandon()
+        self._driver = self._pass = None
+
     def _complete(self) -> None:
         for future, buffer in self._futures:
             future.set_result(buffer)
         self._futures = []
-        self._driver = None
+        self._driver = self._pass = None
         if self._used is not None:
             self._used.clear()
 

@@ -78,7 +78,6 @@ class OptimizerHandle(Handle):
         self.reducer.settled = False
 
     def _busy(self) -> bool:
-        self.reducer.drop_failed()
         return self.reducer.busy
 
     def _switched(self) -> None:

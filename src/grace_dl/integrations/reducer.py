@@ -88,16 +88,8 @@ class Reducer:
         """Whether a step is under way."""
         return self._driver is not None
 
-    def drop_failed(self) -> None:
-        """Take back the step whose backward pass has raised, if one has."""
-        if self._pass is not None and self._pass.over:
-            if self._driver is not None:
-                self._driver.abandon()
-            self._reset()
-
     def close(self) -> None:
         """Leave the parameters alone from now on."""
-        self.drop_failed()
         self.give_up()
         for hook in self._hooks.values():
             hook.remove()
@@ -144,7 +136,6 @@ class Reducer:
     # During backward ----------------------------------------------------------------------------------
 
     def _reached(self, parameter: Tensor) -> None:
-        self.drop_failed()
         self.settled = False
         self._used.add(parameter)
         if not self.enabled:
@@ -166,7 +157,7 @@ class Reducer:
         if self._passed == 0:
             self._refresh()
         self._missing = [len(bucket) for bucket in self._buckets]
-        self._pass = BackwardPass(self._end_pass)
+        self._pass = BackwardPass(self._end_pass, self._pass_failed)
 
     def _end_pass(self) -> None:
         self._pass = None
@@ -174,9 +165,14 @@ class Reducer:
         if self._passed >= self.options.passes:
             self.finish()
 
+    def _pass_failed(self) -> None:
+        # At once, while gradients are as they were encoded.
+        if self._driver is not None:
+            self._driver.abandon()
+        self._reset()
+
     def finish(self) -> bool:
         """Send what has not been sent, and put the results in place. False where a gradient was not finite."""
-        self.drop_failed()
         try:
             if self._launched == 0:
                 self._refresh()
