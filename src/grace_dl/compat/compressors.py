@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..compressor.base import Codec, Compressor, Context, Payload, working
+from ..compressor.base import Compressor, Context, Payload, working
 from ..compressor.cast import shares
+from ..compressor.codec import Codec
 from ..errors import ConfigError
 from ..key import Key
 from ..methods import (
