@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -14,6 +14,8 @@ from .algebra.text import CarriesMethod, as_method
 from .errors import ConfigError
 from .session import Session
 from .telemetry import Stats
+
+H = TypeVar("H", bound="Handle")
 
 
 class Handle:
@@ -85,7 +87,7 @@ class Handle:
             session, self._session = self._session, None
             session.close()
 
-    def __enter__(self) -> Handle:
+    def __enter__(self: H) -> H:
         return self
 
     def __exit__(
