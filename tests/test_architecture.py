@@ -45,7 +45,7 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__in
 def parts_of_names() -> dict[str, str]:
     """Where the names lead that `grace_dl/__init__.py` loads on demand; the compiled module is below everything."""
     lazy = {name: module.split(".")[0] for name, module in grace_dl._LAZY.items()}
-    return {**{name: "algebra" for name in grace_dl.__all__}, **lazy, "__version__": "", "_native": ""}
+    return {**dict.fromkeys(grace_dl.__all__, "algebra"), **lazy, "__version__": "", "_native": ""}
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -155,7 +155,7 @@ _INHERITED = ("average", "tensors_size_are_same")
 
 def parameters(source: Any) -> tuple[Parameter, ...]:
     """The settings that a class or function takes, read from its signature."""
-    function = source.__init__ if isinstance(source, type) else source
+    function = source.__init__ if isinstance(source, type) else source  # type: ignore[misc]
     found = list(inspect.signature(function).parameters.values())
     return tuple(
         Parameter(p.name, None if p.default is p.empty else p.default, _annotation(p))
