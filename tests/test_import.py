@@ -23,6 +23,18 @@ def test_no_framework_is_imported() -> None:
     assert python(code).strip() == "[]"
 
 
+def test_listing_the_names_imports_nothing() -> None:
+    code = f"import sys, grace_dl; dir(grace_dl); print([m for m in {HEAVY!r} if m in sys.modules])"
+    assert python(code).strip() == "[]"
+    assert dir(grace_dl) == sorted(grace_dl.__all__)
+    assert {"attach", "manual", "topk", "powersgd", "by_parameter", "schedule", "parse"} <= set(dir(grace_dl))
+
+
+def test_a_method_loads_no_engine() -> None:
+    code = "import sys, grace_dl as grace; grace.topk(0.1); print([m for m in ('tensorflow', 'horovod') if m in sys.modules])"
+    assert python(code).strip() == "[]"
+
+
 def test_command_line_starts_without_a_framework() -> None:
     code = (
         "import sys; from grace_dl.cli.main import build_parser; build_parser(); "

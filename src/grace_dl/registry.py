@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -98,6 +99,9 @@ def register(
         raise ConfigError(
             f"{name!r} cannot name a method: use letters, digits and underscores, as in 'my_method'."
         )
+
+    if name in sys.modules[__package__]._LAZY:
+        raise ConfigError(f"a method cannot be named {name!r}: grace_dl.{name} is something else; choose another name.")
 
     def decorate(cls: T) -> T:
         known = methods.get(name)

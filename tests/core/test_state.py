@@ -138,10 +138,10 @@ def test_a_failed_step_keeps_the_memory():
     class Failing(TopKCompressor):
         bad = False
 
-        def encode_residual_(self, *arguments, **factors):
+        def encode_from(self, source, key, out=None):
             if self.bad:
                 raise ValueError("not today")
-            return super().encode_residual_(*arguments, **factors)
+            return super().encode_from(source, key, out)
 
     world = simulated(2, timeout=20)
     handles = [manual(custom(Failing(0.1), ResidualMemory()), transport=t) for t in world]

@@ -121,3 +121,52 @@ def test_a_step_that_overflows_pays_nothing(launch: Any) -> None:
 def test_options_of_optimizers_are_refused_for_models() -> None:
     with pytest.raises(ConfigError, match="go with an optimizer"):
         grace.attach(nn.Linear(2, 2), "none", backward_passes=2)  # type: ignore[arg-type]
+
+
+class Fails(torch.autograd.Function):
+    """Raises in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("out of memory, or so it seems")
+
+
+class Failing(nn.Module):
+    """Three layers; the first is behind a step that raises, when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(20, 64), nn.Linear(64, 64), nn.Linear(64, 64)
+        self.armed = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.a(x)
+        return self.c(self.b(Fails.apply(x) if self.armed else x))
+
+
+def raised(rank: int, world: int, text: str) -> None:
+    """DDP itself does not go on after a backward pass that raised, but its handle does."""
+    model, handle = attach(build(Failing), text)
+    inputs = batches(rank, 3)
+    train(model, inputs[:2])
+    names = [name for name, _ in model.module.named_parameters()]
+    before = {name: handle.session.residual(name).clone() for name in names}
+    model.module.armed = True
+    with pytest.raises(RuntimeError, match="out of memory"):
+        model(inputs[2]).square().mean().backward()
+    for name, owed in before.items():
+        assert torch.allclose(handle.session.residual(name), owed, atol=1e-6), name
+    state = handle.state_dict()
+    handle.switch("none")
+    fresh, again = attach(build(Failing), text)
+    again.load_state_dict(state)
+    train(fresh, inputs[:1])
+
+
+@pytest.mark.parametrize("text", ["topk:0.1,dense_below=0", "int8:memory=residual,dense_below=0"])
+def test_a_backward_pass_that_raised_is_taken_back(launch: Any, text: str) -> None:
+    launch(raised, 2, text)

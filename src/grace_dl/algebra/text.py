@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from .compose import by_parameter, schedule
 from .named import build
 
 _OPEN, _CLOSE = "([", ")]"
+_SETTING = re.compile(r"(\w+)\s*=\s*(.*)", re.DOTALL)
 
 
 def parse(text: str) -> Method:
@@ -38,11 +40,12 @@ def parse(text: str) -> Method:
     arguments: list[Any] = []
     keywords: dict[str, Any] = {}
     for item in _split(settings, ","):
-        key, equals, value = item.partition("=")
-        if equals:
-            if key.strip() in keywords:
-                raise ConfigError(f"{text!r} gives {key.strip()!r} twice; give it once.")
-            keywords[key.strip()] = _value(value.strip())
+        setting = _SETTING.fullmatch(item)
+        if setting:
+            key, value = setting.groups()
+            if key in keywords:
+                raise ConfigError(f"{text!r} gives {key!r} twice; give it once.")
+            keywords[key] = _value(value)
         elif arguments or keywords:
             raise ConfigError(f"{text!r}: only the first setting may go without a name; write name={item}.")
         else:
@@ -67,9 +70,7 @@ def split_list(texts: str | Iterable[str]) -> list[str]:
     """
     found: list[str] = []
     for item in _split(",".join([texts] if isinstance(texts, str) else texts), ", "):
-        equals, colon = item.find("="), item.find(":")
-        composed = item.partition("(")[0] in _COMPOSITIONS
-        if found and equals >= 0 and not 0 <= colon < equals and not composed:
+        if found and _SETTING.fullmatch(item):
             found[-1] += f",{item}"
         else:
             found.append(item)
