@@ -7,7 +7,7 @@ functions or to `grace.attach`, or call `step` in a loop of one's own.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -21,8 +21,8 @@ from ..algebra.named import build
 from ..compressor.base import Compressor, Context, working
 from ..compressor.codec import Codec
 from ..errors import ConfigError
-from ..handle import ManualHandle
-from ..integrations.attach import manual
+from ..handle import Handle, ManualHandle
+from ..integrations.attach import attach, manual
 from ..key import Key
 from ..memory.base import Memory
 from ..memory.none import NoneMemory
@@ -127,6 +127,19 @@ class Communicator:
         if self._own:
             return self.wait_receive(handles, ctx)
         return self._handle().session.receive(handles, ctx)
+
+    def attach(
+        self,
+        target: Any,
+        scaler: Any = None,
+        *,
+        named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+        passes: int = 1,
+    ) -> Handle:
+        """`grace.attach(target, self.method)`."""
+        return attach(
+            target, self.method, named_parameters=named_parameters, scaler=scaler, backward_passes=passes
+        )
 
     def _handle(self) -> ManualHandle:
         found = self.handles.get("step")
