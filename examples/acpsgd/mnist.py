@@ -1,4 +1,4 @@
-"""MNIST with ACP-SGD: what a training script needs beside its own lines is marked (1) to (5).
+"""MNIST with ACP-SGD. The lines to add to a training script are marked (1) to (5).
 
 bash mnist.sh                                 two workers on this machine
 opt=powersgd rank=2 nworkers=4 bash mnist.sh  another method, rank and number of workers
@@ -35,9 +35,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--opt", default="acpsgd", choices=sorted(acpsgd.METHODS))
     parser.add_argument("--rank", type=int, default=4, help="rank of the factors")
-    parser.add_argument("--threshold", type=float, default=25, help="MB of gradients a bucket stands for")
+    parser.add_argument("--threshold", type=float, default=25, help="MB of gradients per bucket")
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=64, help="images a worker takes a step")
+    parser.add_argument("--batch-size", type=int, default=64, help="images per worker and step")
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--data", default="mnist", choices=["mnist", "fashion-mnist", "digits"])
     parser.add_argument("--seed", type=int, default=42)

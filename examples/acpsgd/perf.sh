@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# One benchmark of a training step, beside plain S-SGD and a step that sends nothing:
+# Benchmark of a training step, compared with plain S-SGD and with a step without communication:
 #   opt=acpsgd rank=4 dnn=resnet50 bs=64 nworkers=2 bash perf.sh
-# opt: ssgd, powersgd, acpsgd or any method as on other command lines (topk:0.01), several by spaces. rank: of powersgd and acpsgd.
-# dnn: a name of `grace bench step --help`, several by commas. bs, imgsize, senlen: sizes (default: the network's). nthreads, rounds: threads a worker, steps measured.
-# through: ddp (default), optimizer or both by a comma: what methods are attached to. rdma: which interface of envs.conf.
-# out: the result file. Arguments go to `grace bench step`.
+# opt: ssgd, powersgd, acpsgd or any method in its text form (topk:0.01); separate several by spaces. rank: of powersgd and acpsgd.
+# dnn: a name of `grace bench step --help`; separate several by commas. bs, imgsize, senlen: sizes (default: the network's).
+# nthreads, rounds: threads per worker, measured steps.
+# through: ddp (default), optimizer or both, separated by a comma: what methods are attached to. rdma: which interface of envs.conf.
+# out: the result file. Arguments are passed to `grace bench step`.
 set -euo pipefail
 cd "$(dirname "$0")"
 . ./envs.conf
@@ -21,7 +22,7 @@ if [ -n "${GRACE_PORT:-}" ]; then
 fi
 
 options=()
-option() { # option NAME VALUE: only what is set, so that defaults live in one place
+option() { # option NAME VALUE: pass only what is set, so that defaults live in one place
   [ -z "$2" ] || options+=("$1" "$2")
 }
 option --batch-size "${bs:-}"
