@@ -101,7 +101,9 @@ def register(
         )
 
     if name in sys.modules[__package__]._LAZY:
-        raise ConfigError(f"a method cannot be named {name!r}: grace_dl.{name} is something else; choose another name.")
+        raise ConfigError(
+            f"a method cannot be named {name!r}: grace_dl.{name} is something else; choose another name."
+        )
 
     def decorate(cls: T) -> T:
         known = methods.get(name)
