@@ -15,6 +15,6 @@ setup() {
   echo "Installing into .venv (a few minutes the first time)"
   # The constraint is given by environment so that it holds inside the isolated build as well.
   PIP_CONSTRAINT=$PWD/constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
-    .venv/bin/python -m pip install --quiet --editable '.[demo,dev]'
+    .venv/bin/python -m pip install --quiet --editable '.[demo,dev,types]'
   echo "$wanted" > "$stamp"
 }
