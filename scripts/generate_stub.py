@@ -28,7 +28,7 @@ from torch import Tensor
 def stub() -> str:
     """The text of the stub."""
     modules: dict[str, list[str]] = {}
-    for name, module in grace_dl._LAZY.items():
+    for name, module in grace_dl._LAZY.items():  # type: ignore[attr-defined]
         modules.setdefault(module, []).append(f"{name} as {name}")
     lines = [f"from .{module} import {', '.join(sorted(names))}" for module, names in sorted(modules.items())]
     listed = ",\n".join(f'    "{name}"' for name in grace_dl.__all__)

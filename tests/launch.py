@@ -295,8 +295,8 @@ def _run(job: _Job, rank: int) -> Any:
     timeout = datetime.timedelta(seconds=job.group_timeout)
     with _environment({**job.env, "RANK": str(rank), "WORLD_SIZE": str(job.world)}):
         if job.port:
-            store = dist.TCPStore("127.0.0.1", job.port, is_master=False, timeout=timeout)
-            store = dist.PrefixStore(job.prefix, store)
+            server = dist.TCPStore("127.0.0.1", job.port, is_master=False, timeout=timeout)
+            store = dist.PrefixStore(job.prefix, server)
             dist.init_process_group("gloo", store=store, rank=rank, world_size=job.world, timeout=timeout)
         value = function(rank, job.world, *args)
         if job.port and dist.is_initialized():
@@ -330,7 +330,7 @@ def _resolve(reference: tuple[str, str, str]) -> Callable[..., Any]:
     target: Any = sys.modules[name]
     for part in qualname.split("."):
         target = getattr(target, part)
-    return target  # type: ignore[no-any-return]
+    return target
 
 
 @contextlib.contextmanager

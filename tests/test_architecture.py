@@ -44,7 +44,8 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__in
 
 def parts_of_names() -> dict[str, str]:
     """Where the names lead that `grace_dl/__init__.py` loads on demand; the compiled module is below everything."""
-    lazy = {name: module.split(".")[0] for name, module in grace_dl._LAZY.items()}
+    names: dict[str, str] = grace_dl._LAZY  # type: ignore[attr-defined]
+    lazy = {name: module.split(".")[0] for name, module in names.items()}
     return {**dict.fromkeys(grace_dl.__all__, "algebra"), **lazy, "__version__": "", "_native": ""}
 
 

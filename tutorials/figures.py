@@ -8,6 +8,8 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 FOLDER = Path(__file__).parent / "figures"
@@ -15,7 +17,7 @@ WORKERS = ["#2f6f8f", "#c8553d", "#588b3a", "#8a5a9c"]
 GREY = "#e4e4e0"
 
 
-def canvas(width: float, height: float) -> plt.Axes:
+def canvas(width: float, height: float) -> Axes:
     figure, axes = plt.subplots(figsize=(width, height))
     axes.set_aspect("equal")
     axes.axis("off")
@@ -23,15 +25,17 @@ def canvas(width: float, height: float) -> plt.Axes:
     return axes
 
 
-def save(axes: plt.Axes, name: str) -> None:
+def save(axes: Axes, name: str) -> None:
     FOLDER.mkdir(exist_ok=True)
     # Without a date and with fixed ids, so that drawing again changes nothing.
     plt.rcParams["svg.hashsalt"] = "grace"
-    axes.figure.savefig(FOLDER / f"{name}.svg", metadata={"Date": None})
-    plt.close(axes.figure)
+    figure = axes.figure
+    assert isinstance(figure, Figure)
+    figure.savefig(FOLDER / f"{name}.svg", metadata={"Date": None})
+    plt.close(figure)
 
 
-def grid(axes: plt.Axes, x: float, y: float, colours: list[list[str]], cell: float = 0.5) -> None:
+def grid(axes: Axes, x: float, y: float, colours: list[list[str]], cell: float = 0.5) -> None:
     for row, line in enumerate(colours):
         for column, colour in enumerate(line):
             corner = (x + column * cell, y - row * cell)

@@ -41,7 +41,7 @@ def run_workers(
     namespace) and returns the network interface to use; without it that is loopback. Events are handed to `on_event` as they come. When no worker says anything for
     `silence` seconds, all are ended and the stacks of those still at work are printed. Returns the results by rank.
     """
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    from torch.distributed import TCPStore
 
     # Workers that are placed elsewhere may not reach this process, but they share its files.
     folder = tempfile.TemporaryDirectory(prefix="grace-workers-")
@@ -168,7 +168,7 @@ def _worker(
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // world))
     try:
         timeout = datetime.timedelta(seconds=silence)
-        from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
+        from torch.distributed import FileStore, Store, TCPStore
 
         store: Store
         if isinstance(meeting, int):

@@ -30,8 +30,8 @@ def test_one_process_needs_no_launcher(method):
     acpsgd.broadcast_optimizer_state(optimizer, root_rank=0)
     losses = train(model, optimizer, range(30), 0)
     assert sum(losses[-5:]) < sum(losses[:5])
-    assert isinstance(optimizer, torch.optim.SGD)
     assert optimizer.stats().steps == 30
+    assert isinstance(optimizer, torch.optim.SGD)
     assert float(acpsgd.allreduce(torch.tensor(3.0))) == 3.0
 
 
@@ -208,9 +208,9 @@ def test_bad_arguments():
     with pytest.raises(ConfigError, match="root_rank=1"):
         acpsgd.broadcast_parameters(model.state_dict(), root_rank=1)
     with pytest.raises(ConfigError, match="named_parameters"):
-        acpsgd.broadcast_parameters(["weight"])
+        acpsgd.broadcast_parameters(["weight"])  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="average=True"):
-        acpsgd.allreduce(torch.zeros(1), True)
+        acpsgd.allreduce(torch.zeros(1), True)  # type: ignore[arg-type]
     acpsgd.broadcast_parameters(list(model.parameters()), root_rank=0)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -82,7 +84,7 @@ def test_the_smallest_sizes_are_enough(name: str) -> None:
         (("resnet18", 0), "at least 1"),
     ],
 )
-def test_wrong_sizes_are_refused(arguments: tuple, message: str) -> None:
+def test_wrong_sizes_are_refused(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Workload(*arguments)
 

@@ -122,7 +122,7 @@ def test_acpsgd_lines() -> None:
         loss = criterion(output, target)
         loss.backward()
         optimizer.step()
-    assert optimizer.stats().steps == 3  # type: ignore[attr-defined]
+    assert optimizer.stats().steps == 3
     acpsgd.shutdown()
 
 

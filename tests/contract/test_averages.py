@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -21,8 +23,9 @@ from contract.cases import (
 )
 from grace_dl import simulated
 from grace_dl.key import Key
+from values import total
 
-LIMIT = {
+LIMIT: dict[str, tuple[dict[str, Any], float]] = {
     "none": ({}, 1e-6),
     "fp16": ({}, 2e-3),
     "bf16": ({}, 2e-2),
@@ -52,14 +55,14 @@ def test_the_limit_of_no_compression(name, size):
     settings, tolerance = LIMIT[name]
     shape = (24, 64) if name in LOW_RANK else (64, 72)
     grads = gradients(size, 1, shape)
-    mean = sum(g[0].double() for g in grads) / size
+    mean = total(g[0].double() for g in grads) / size
     for case in cases_of(name):
-        extra = {"momentum": 0.0} if case.memory == "dgc" else {}
+        extra: dict[str, Any] = {"momentum": 0.0} if case.memory == "dgc" else {}
         steps = STEPS.get(name, 1)
         repeated = [g * steps for g in grads]
         results, _ = run(size, case, repeated, **settings, **extra)
         same(results)
-        off = (sum(results[0]).double() / steps - mean).norm() / mean.norm()
+        off = (total(results[0]).double() / steps - mean).norm() / mean.norm()
         # Owners in an all-to-all encode the average once more.
         allowed = tolerance * (2 if case.communicator == "alltoall" else 1)
         assert off <= allowed, f"{case}: off by {off:.2e}"
@@ -77,12 +80,12 @@ def test_the_result_is_the_mean_of_what_each_rank_sent(case, size):
     results, handles = run(size, case, grads)
     method = communicator(build(case)).compressor
     for step in range(2):
-        total = torch.zeros(grads[0][0].numel(), dtype=torch.float64)
+        summed = torch.zeros(grads[0][0].numel(), dtype=torch.float64)
         for rank in range(size):
             x = grads[rank][step].view(-1)
             payload, ctx = method.encode(x, Key("layer.weight", 0, step, rank))
-            total += decoded(method, payload, ctx, x).double()
-        mean = (total / size).view_as(results[0][step])
+            summed += decoded(method, payload, ctx, x).double()
+        mean = (summed / size).view_as(results[0][step])
         coarse = {"fp16": 4e-3, "bf16": 4e-2}.get(case.method, 1e-6)
         assert (results[0][step] - mean).abs().max() <= coarse * mean.abs().max()
     assert handles[0].stats().steps == 2
@@ -96,11 +99,11 @@ def test_identical_gradients(case, size):
     x = 0.5 * signs
     if case.method in LOW_RANK:
         x = 0.5 * signs[:, :1] * signs[:1]  # of rank one
-    settings = {"ratio": 1.0} if case.method in ("topk", "randomk", "adaq") else {}
+    settings: dict[str, Any] = {"ratio": 1.0} if case.method in ("topk", "randomk", "adaq") else {}
     steps = STEPS.get(case.method, 1)
     results, _ = run(size, case, [[x] * steps] * size, **settings)
     same(results)
-    result = sum(results[0]) / steps
+    result = total(results[0]) / steps
     if case.method in VOTES:
         assert torch.equal(result, signs)
     elif case.method == "dgc":
@@ -125,7 +128,7 @@ def test_votes_are_the_majority(name, size):
     grads = gradients(size, 1)
     for case in cases_of(name):
         results, _ = run(size, case, grads)
-        count = sum(g[0].sign() for g in grads)
+        count = total(g[0].sign() for g in grads)
         decided = count != 0
         assert torch.equal(results[0][0][decided], count[decided].sign())
         assert (results[0][0].abs() == 1).all()
@@ -152,5 +155,5 @@ def test_many_ranks(way):
     case = Case("none", "none", way)
     handles = [build(case, t) for t in world]
     results = world.run(lambda t: handles[t.rank].step(grads[t.rank][0], "w"))
-    mean = sum(g[0].double() for g in grads) / size
+    mean = total(g[0].double() for g in grads) / size
     assert torch.allclose(results[0].double(), mean, atol=1e-5)

@@ -22,6 +22,8 @@ from contract.cases import (
 )
 from contract.wire import Counting
 from grace_dl import simulated
+from grace_dl.compressor.lowrank import LowRankCompressor
+from values import not_none
 
 LIMITS = {
     "fp16": 16.01,
@@ -94,7 +96,7 @@ def test_predicted_size_is_the_payload(name, dtype):
         predicted = method.payload_bytes(numel, dtype)
         if predicted is not None:
             assert sum(part.nbytes for part in payload) == predicted
-            assert [(p.dtype, p.numel()) for p in payload] == list(method.spec(numel, dtype))
+            assert [(p.dtype, p.numel()) for p in payload] == list(not_none(method.spec(numel, dtype)))
 
 
 @pytest.mark.parametrize("name", one_rounds())
@@ -104,7 +106,7 @@ def test_the_frame_adds_little_to_the_payload(name):
     numel = math.prod(LARGE)
     predicted = communicator(handles[0]).compressor.payload_bytes(numel)
     if predicted is not None:
-        parts = len(communicator(handles[0]).compressor.spec(numel, torch.float32))
+        parts = len(not_none(communicator(handles[0]).compressor.spec(numel, torch.float32)))
         assert predicted <= counters[0].handed <= predicted + 8 * (1 + parts)
 
 
@@ -178,7 +180,7 @@ def test_half_precision_values_on_request(name, value_dtype):
 def test_bytes_leaving_an_alltoall(name, size):
     case = Case(name, METHODS[name].memories[0], "alltoall")
     counters, handles = counted(size, case)
-    payload = communicator(handles[0]).compressor.payload_bytes(math.prod(LARGE))
+    payload = not_none(communicator(handles[0]).compressor.payload_bytes(math.prod(LARGE)))
     expected = 2 * payload * (size - 1) / size
     for counter, handle in zip(counters, handles):
         assert counter.leaving == pytest.approx(expected, rel=0.05)
@@ -189,7 +191,7 @@ def test_bytes_leaving_an_alltoall(name, size):
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_bytes_leaving_an_allgather_grow_with_the_ranks(size):
     counters, handles = counted(size, Case("qsgd", "none", "allgather"))
-    payload = communicator(handles[0]).compressor.payload_bytes(math.prod(LARGE))
+    payload = not_none(communicator(handles[0]).compressor.payload_bytes(math.prod(LARGE)))
     assert counters[0].leaving == pytest.approx(payload * (size - 1), rel=0.01)
 
 
@@ -199,5 +201,6 @@ def test_low_rank_sends_factors(name):
     for step in (1, 2):
         counters, handles = counted(2, case, (64, 72), steps=step)
         method = communicator(handles[0]).compressor
+        assert isinstance(method, LowRankCompressor)
         predicted = sum(method.payload_bytes_of((64, 72), step=s) for s in range(step))
         assert predicted <= counters[0].handed <= predicted + 64

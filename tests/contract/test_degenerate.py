@@ -22,6 +22,7 @@ from contract.cases import (
 )
 from grace_dl import simulated
 from grace_dl.errors import UnsupportedError
+from values import not_none
 
 DTYPES = {
     "float16": torch.float16,
@@ -130,7 +131,7 @@ def test_state_of_half_precision_is_float32(dtype):
     """Residuals of half-precision gradients would drown in rounding."""
     x = gradients(1, 1, dtype=DTYPES[dtype])[0][0]
     _, handles = run(1, Case("topk", "residual", "allgather"), [[x]])
-    assert owed(handles[0]).dtype == torch.float32
+    assert not_none(owed(handles[0])).dtype == torch.float32
 
 
 def test_strides_do_not_matter():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -19,6 +21,7 @@ from contract.cases import (
     same,
 )
 from grace_dl.kernels import Source
+from values import not_none, total
 
 WITH_RESIDUAL = [n for n in NAMES if "residual" in METHODS[n].memories and not METHODS[n].cls.multi_round]
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
@@ -99,13 +102,13 @@ def test_over_steps_and_ranks(case, dtype):
     """All results and what all ranks still owe add up to all gradients."""
     size, steps = 3, 6
     # Without momentum DGC's memory is plain accumulation, which can be balanced.
-    settings = {"momentum": 0.0} if case.memory == "dgc" else {}
+    settings: dict[str, Any] = {"momentum": 0.0} if case.memory == "dgc" else {}
     grads = gradients(size, steps, dtype=dtype)
     results, handles = run(size, case, grads, **settings)
     same(results)
-    given = sum(g.double() for of_rank in grads for g in of_rank) / size
-    got = sum(r.double() for r in results[0])
-    left = sum(owed(handle).double().view_as(given) for handle in handles) / size
+    given = total(g.double() for of_rank in grads for g in of_rank) / size
+    got = total(r.double() for r in results[0])
+    left = total(not_none(owed(handle)).double().view_as(given) for handle in handles) / size
     scale = max(given.abs().max(), got.abs().max(), left.abs().max())
     # A sum of 16-bit payloads rounds on the way, on no rank in particular.
     summed = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(case.method)

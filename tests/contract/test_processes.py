@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -64,7 +65,7 @@ def test_processes_and_simulation_agree(launch, names, size):
     for place, case in enumerate(cases):
         real = [answer[place] for answer in answers]
         model = simulated(size, timeout=20)
-        expected = model.run(lambda t, case=case: scenario(case, t))
+        expected = model.run(partial(scenario, case))
         for rank, (found, wanted) in enumerate(zip(real, expected)):
             where = f"{case}, rank {rank}"
             assert not found["broken"].isfinite().all(), where

@@ -22,6 +22,7 @@ from contract.cases import (
     key,
     one_rounds,
     payloads_equal,
+    run,
 )
 from grace_dl import kernels, simulated
 from grace_dl.kernels import Source
@@ -95,9 +96,7 @@ def test_the_global_generator_is_left_alone(name):
     payload, ctx = method.compress(x, "w")
     method.decompress(payload, ctx)
     for case in cases_of(name):
-        world = simulated(2, timeout=20)
-        handles = [build(case, t) for t in world]
-        world.run(lambda t, handles=handles: [handles[t.rank].step(x, "w") for _ in range(2)])
+        run(2, case, [[x, x], [x, x]])
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -128,10 +127,7 @@ def test_backends_agree_on_low_rank_to_tolerance(name, monkeypatch):
     results = []
     for backend in ("reference", "native"):
         monkeypatch.setattr("grace_dl.kernels.forced", backend)
-        world = simulated(2, timeout=20)
-        handles = [build(cases_of(name)[0], t) for t in world]
-        grads = gradients(2, 4)
-        results.append(world.run(lambda t, g=handles, x=grads: [g[t.rank].step(y, "w") for y in x[t.rank]]))
+        results.append(run(2, cases_of(name)[0], gradients(2, 4))[0])
     for a, b in zip(results[0][0], results[1][0]):
         assert torch.allclose(a, b, rtol=1e-3, atol=1e-4)
 

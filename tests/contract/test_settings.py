@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from grace_dl.memory.dgc import DgcMemory
 from grace_dl.memory.residual import ResidualMemory
 from grace_dl.methods.topk import TopKCompressor
 
-NONSENSE = [math.nan, -1, -0.5, "nonsense", [], object()]
+NONSENSE: list[Any] = [math.nan, -1, -0.5, "nonsense", [], object()]
 
 
 def parameters():
@@ -124,11 +125,11 @@ def test_objects_are_checked_as_names_are():
     with pytest.raises(ConfigError, match=r"dgc.*residual"):
         grace.custom(TopKCompressor(0.1), DgcMemory())
     with pytest.raises(ConfigError, match="TopKCompressor"):
-        grace.custom(TopKCompressor, ResidualMemory())
+        grace.custom(TopKCompressor, ResidualMemory())  # type: ignore[arg-type]
     with pytest.raises(ConfigError):
-        grace.custom("topk")
+        grace.custom("topk")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="memory"):
-        grace.custom(TopKCompressor(0.1), "residual")
+        grace.custom(TopKCompressor(0.1), "residual")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from grace_dl import custom, manual, simulated
 from grace_dl.errors import PeerError, StateError
 from grace_dl.memory.residual import ResidualMemory
 from grace_dl.methods.topk import TopKCompressor
+from values import not_none
 
 
 def through_a_file(state):
@@ -150,12 +151,14 @@ def test_a_failed_step_keeps_the_memory():
     def work(t):
         handle = handles[t.rank]
         handle.step(grads[t.rank][0], "w")
-        before = owed(handle, "w").clone()
-        communicator(handle, "w").compressor.bad = t.rank == 1
+        before = not_none(owed(handle, "w")).clone()
+        compressor = communicator(handle, "w").compressor
+        assert isinstance(compressor, Failing)
+        compressor.bad = t.rank == 1
         with pytest.raises(ValueError if t.rank == 1 else PeerError):
             handle.step(grads[t.rank][1], "w")
-        assert torch.allclose(before, owed(handle, "w"), atol=1e-6)
-        communicator(handle, "w").compressor.bad = False
+        assert torch.allclose(before, not_none(owed(handle, "w")), atol=1e-6)
+        compressor.bad = False
         return handle.step(grads[t.rank][1], "w")
 
     a, b = world.run(work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from grace_dl import Compressor, Memory, catalog, registry, simulated
 from grace_dl.compressor.codec import Codec
 from grace_dl.errors import ConfigError, GraceError
 from grace_dl.memory.residual import ResidualMemory
+from values import not_none, total
 
 
 class Largest(Compressor):
@@ -117,17 +119,17 @@ def test_two_methods_are_enough(launch, size):
     answers = launch(on_processes, size)
     for place, make in enumerate((make_plain, make_own_memory)):
         world = simulated(size, timeout=10)
-        found = world.run(lambda t, make=make: steps(t, make, size))
+        found = world.run(partial(steps, make=make, size=size))
         for rank in range(size):
             for real, model, zero in zip(answers[rank][place], found[rank][0], found[0][0]):
                 assert bits_equal(real, model)
                 assert bits_equal(model, zero)
-        given = sum(g for of_rank in gradients(size, 4) for g in of_rank) / size
-        got = sum(found[0][0])
+        given = total(g for of_rank in gradients(size, 4) for g in of_rank) / size
+        got = total(found[0][0])
         if make is make_plain:
-            left = sum(owed(handle, "w").view_as(given) for _, handle in found) / size
+            left = total(not_none(owed(handle, "w")).view_as(given) for _, handle in found) / size
         else:
-            left = sum(handle.session.communicator_of("w").memory.left["w"] for _, handle in found) / size
+            left = total(handle.session.communicator_of("w").memory.left["w"] for _, handle in found) / size
         assert torch.allclose(got + left, given, atol=1e-5)
 
 
@@ -152,7 +154,7 @@ def test_a_spec_without_writing_into_frames(way, memory):
     grads = gradients(3, 2)
     results = world.run(lambda t: [handles[t.rank].step(g, "w") for g in grads[t.rank]])
     for number, result in enumerate(results[0]):
-        assert torch.allclose(result, sum(g[number] for g in grads) / 3, atol=1e-6)
+        assert torch.allclose(result, total(g[number] for g in grads) / 3, atol=1e-6)
 
 
 def test_a_spec_that_is_not_kept_is_an_error():
@@ -164,15 +166,17 @@ def test_a_spec_that_is_not_kept_is_an_error():
         grace.manual(grace.custom(Liar())).step(torch.ones(10), "w")
 
 
-def test_aggregate_and_average_of_the_original():
+@pytest.mark.parametrize(
+    "method, expected",
+    [(Median, lambda stack: stack.median(dim=0).values), (Summing, lambda stack: stack.sum(0))],
+)
+def test_aggregate_and_average_of_the_original(method, expected):
     world = simulated(3, timeout=10)
     grads = gradients(3, 1)
-    stack = torch.stack([g[0] for g in grads])
-    for method, expected in ((Median, stack.median(dim=0).values), (Summing, stack.sum(0))):
-        handles = [grace.manual(grace.custom(method()), transport=t) for t in world]
-        results = world.run(lambda t, handles=handles: handles[t.rank].step(grads[t.rank][0], "w"))
-        assert torch.allclose(results[0], expected)
-        assert bits_equal(results[0], results[2])
+    handles = [grace.manual(grace.custom(method()), transport=t) for t in world]
+    results = world.run(lambda t: handles[t.rank].step(grads[t.rank][0], "w"))
+    assert torch.allclose(results[0], expected(torch.stack([g[0] for g in grads])))
+    assert bits_equal(results[0], results[2])
 
 
 def test_send_and_receive():
@@ -199,13 +203,14 @@ def largest():
 
 def test_registering(largest):
     info = catalog.info("largest")
+    make = getattr(grace, largest)
     assert info.memories == ("residual", "none")
     assert info.summary == "Two methods, nothing else: the k largest elements, with the indices as they are."
     assert "largest" in catalog.methods()
-    result = grace.manual(grace.largest(3)).step(torch.arange(10.0), "w")
+    result = grace.manual(make(3)).step(torch.arange(10.0), "w")
     assert (result != 0).sum() == 3
     with pytest.raises(ConfigError, match=r"'q'.* k,"):
-        grace.largest(q=3)
+        make(q=3)
     with pytest.raises(ConfigError, match="registered already"):
         grace.register("largest")(Identity)
     # A notebook's cell, run again, replaces its class.
@@ -219,11 +224,12 @@ def test_a_name_that_is_no_identifier():
 
 def test_a_registered_method_is_a_value(largest):
     """Constructor, text form, partners, compositions: all that built-in methods have."""
-    method = grace.largest(3)
-    assert method == grace.parse("largest:3") == grace.parse("largest:k=3") == grace.largest(k=3)
-    assert str(grace.largest(memory="none", seed=5)) == "largest:50,memory=none,seed=5"
+    make = getattr(grace, largest)
+    method = make(3)
+    assert method == grace.parse("largest:3") == grace.parse("largest:k=3") == make(k=3)
+    assert str(make(memory="none", seed=5)) == "largest:50,memory=none,seed=5"
     assert eval(repr(method), {"grace": grace}) == method
-    assert grace.largest.__doc__.startswith("Two methods, nothing else")
+    assert make.__doc__.startswith("Two methods, nothing else")
     text = "by_parameter(*.bias=none; default=largest:3)"
     composed = grace.by_parameter({"*.bias": grace.none()}, default=method)
     assert grace.parse(text) == composed and str(composed) == text
@@ -238,7 +244,7 @@ def test_a_registered_method_is_a_value(largest):
 
 def test_unregistered_names_are_gone():
     with pytest.raises(AttributeError, match="largest"):
-        grace.largest  # noqa: B018
+        grace.largest  # type: ignore[attr-defined] # noqa: B018
     with pytest.raises(ConfigError, match="unknown method 'largest'"):
         grace.parse("largest:3")
 
@@ -304,7 +310,7 @@ def test_decoders_get_the_key_of_the_encoder(way):
     grads = gradients(3, 3)
     results = world.run(lambda t: [handles[t.rank].step(g, "w") for g in grads[t.rank]])
     for number, result in enumerate(results[0]):
-        assert torch.allclose(result, sum(g[number] for g in grads) / 3, atol=1e-3)
+        assert torch.allclose(result, total(g[number] for g in grads) / 3, atol=1e-3)
 
 
 def test_errors_have_one_base():

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+from values import not_none
 import grace_dl as grace
 from ddp_models import BUCKET_MB, EXACT, LOSSY, attach, batches, build, flat, train
 from grace_dl import Compressor, Memory
@@ -31,8 +32,8 @@ def switching(rank: int, world: int) -> dict[str, Any]:
         model.zero_grad()
         model(x).square().mean().backward()
         for (n, p), q in zip(model.module.named_parameters(), reference.parameters()):
-            given[n] += q.grad
-            got[n] += p.grad
+            given[n] += not_none(q.grad)
+            got[n] += not_none(p.grad)
 
     step()
     step()
@@ -224,7 +225,7 @@ def test_ranks_that_disagree_are_told(launch: Any, kind: str) -> None:
 
 def test_attach_takes_ddp_models_and_optimizers_only() -> None:
     with pytest.raises(ValueError, match="Linear; wrap the model"):
-        grace.attach(torch.nn.Linear(2, 2), EXACT)
+        grace.attach(torch.nn.Linear(2, 2), EXACT)  # type: ignore[arg-type]
 
 
 def twice(rank: int, world: int) -> str:

@@ -32,12 +32,13 @@ def held(rank: int, world: int, text: str, target: str) -> dict[str, float]:
     model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(5)))
     size = sum(p.nbytes for p in model.parameters())
     plain = torch.optim.SGD(model.parameters(), lr=0.01)
-    x, net = torch.randn(4, 512), model
+    x = torch.randn(4, 512)
+    net: nn.Module = model
     method = grace.parse(text)
     before = live()
     if target == "ddp":
-        net = DistributedDataParallel(model, bucket_cap_mb=2, gradient_as_bucket_view=True)
-        handle = grace.attach(net, method)
+        net = ddp = DistributedDataParallel(model, bucket_cap_mb=2, gradient_as_bucket_view=True)
+        handle = grace.attach(ddp, method)
     else:
         handle = grace.attach(plain, method, named_parameters=model.named_parameters())
     for _ in range(5):

@@ -39,7 +39,7 @@ def run_page(rank: int, world: int, page: str, folder: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: str(p.relative_to(ROOT)))
-def test_code_in_documents_runs(page: Path, launch, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_code_in_documents_runs(page: Path, launch, tmp_path: Path) -> None:
     # On two ranks, since most of it exchanges gradients; a registered example must not leak, hence a fresh group.
     launch(run_page, 2, str(page), str(tmp_path), timeout=120)
 

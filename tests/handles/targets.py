@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import grace_dl as grace
 from grace_dl import Handle, Method
+from values import not_none, total
 
 SHAPES = {"layer.weight": (64, 48), "layer.bias": (48,), "other.weight": (40, 30)}
 """Two matrices that methods compress, and a vector that most send as it is."""
@@ -39,7 +40,7 @@ def gradients(rank: int, step: int) -> Tensors:
 def mean(world: int, step: int) -> Tensors:
     """The plain average of a step."""
     everyone = [gradients(rank, step) for rank in range(world)]
-    return {name: sum(of_rank[name] for of_rank in everyone) / world for name in SHAPES}
+    return {name: total(of_rank[name] for of_rank in everyone) / world for name in SHAPES}
 
 
 class Target:
@@ -49,6 +50,9 @@ class Target:
     averages_by_itself: ClassVar[bool] = False
     """Whether gradients are averaged without GRACE."""
     handle: Handle
+
+    def __init__(self, method: Method | str) -> None:
+        self.attach(method)
 
     def attach(self, method: Method | str) -> Handle:
         """Attach to it, and return the handle; also once an earlier handle is closed."""
@@ -93,7 +97,7 @@ class WithBackward(Target):
         if hook is not None:
             hook.remove()
         self.after_backward()
-        return {name: p.grad.clone() for name, p in self.model.named_parameters()}  # type: ignore[union-attr]
+        return {name: not_none(p.grad).clone() for name, p in self.model.named_parameters()}
 
     def after_backward(self) -> None:
         pass
@@ -139,9 +143,6 @@ class ManualTarget(Target):
 
     has_backward = False
 
-    def __init__(self, method: Method | str) -> None:
-        self.attach(method)
-
     def attach(self, method: Method | str) -> Handle:
         self.handle = grace.manual(method)
         return self.handle
@@ -155,7 +156,7 @@ class ManualTarget(Target):
 
 def on_ranks(launch: Any, world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """Call `function(rank, world, *arguments)` on ranks of `torch.distributed`; results by rank."""
-    return launch(function, world, *arguments)  # type: ignore[no-any-return]
+    return launch(function, world, *arguments)
 
 
 def alone(launch: Any, world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:

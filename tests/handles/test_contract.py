@@ -15,6 +15,7 @@ from contract.cases import bits_equal
 from grace_dl.errors import ConfigError, StateError
 from grace_dl.methods.topk import TopKCompressor
 from handles.targets import PLACES, SHAPES, Place, Target, Tensors, gradients, mean
+from values import total
 
 LOSSY = "topk:0.05,dense_below=0"
 
@@ -112,7 +113,7 @@ def test_switching_loses_nothing(launch: Any, place: Place) -> None:
     for step, records in enumerate(zip(*answers, strict=True)):
         given = {name: given[name] + g for name, g in mean(place.world, step).items()}
         for name in SHAPES:
-            owed = sum(record["owed"][name] for record in records) / place.world
+            owed = total(record["owed"][name] for record in records) / place.world
             off = (records[0]["got"][name] + owed - given[name]).abs().max()
             # A sum of 16-bit payloads rounds on the way, on no rank in particular.
             assert off < (0.02 if step >= 2 * JOURNEY.index("fp16:memory=residual") else 1e-4), (
@@ -130,8 +131,8 @@ def detaching(rank: int, world: int, make: type[Target]) -> None:
     assert target.handle.method == grace.none()
     results += steps(target, rank, 3, 4)
     for name in SHAPES:
-        given = sum(mean(world, step)[name] for step in range(4))
-        assert torch.allclose(sum(r[name] for r in results), given, atol=1e-4), name
+        given = total(mean(world, step)[name] for step in range(4))
+        assert torch.allclose(total(r[name] for r in results), given, atol=1e-4), name
         assert target.handle.session.residual(name) is None
     assert close(steps(target, rank, 4, 5)[0], mean(world, 4))
 
@@ -434,9 +435,9 @@ def becoming_dense(rank: int, world: int, make: type[Target], before: str, after
     results = steps(target, rank, 0, 2)
     target.handle.switch(after)
     results += steps(target, rank, 2, 3)
-    got = {name: sum(r[name] for r in results) for name in SHAPES}
+    got = {name: total(r[name] for r in results) for name in SHAPES}
     for name in SHAPES if "dgc" not in before else ():
-        given = sum(mean(world, step)[name] for step in range(3))
+        given = total(mean(world, step)[name] for step in range(3))
         assert torch.allclose(got[name], given, atol=1e-4), name
         assert target.handle.session.residual(name) is None
     return {name: steps(target, rank, 3, 4)[0][name] for name in SHAPES}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import grace_dl as grace
 from grace_dl.errors import ConfigError
+from values import not_none
 
 METHODS = ["none", "topk:0.1,dense_below=0", "powersgd:1", "int8:memory=residual", "threshold"]
 """One and several rounds, with payloads of fixed and of varying size."""
@@ -386,9 +387,9 @@ def cycles(rank: int, world: int) -> None:
     assert not any(hooks)
     optimizer.zero_grad()
     model(batch(rank, 1)).square().mean().backward()
-    grads = [p.grad.clone() for p in model.parameters()]
+    grads = [not_none(p.grad).clone() for p in model.parameters()]
     optimizer.step()
-    assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), grads))
+    assert all(torch.equal(not_none(p.grad), g) for p, g in zip(model.parameters(), grads))
     second = grace.attach(optimizer, "powersgd:1", named_parameters=model.named_parameters())
     step(model, optimizer, rank, 2)
     assert second.stats().steps == 1 and first.stats().steps == 1

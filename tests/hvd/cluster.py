@@ -75,7 +75,7 @@ def settings() -> dict[str, str]:
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "CUDA_VISIBLE_DEVICES": "",
         "GRACE_TIMEOUT": "90",
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests"), str(ROOT / "tests" / "hvd")]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")]),
     }
 
 
@@ -100,7 +100,13 @@ def launch(
         for rank in range(size):
             log = open(Path(folder) / f"log{rank}", "w+")  # noqa: SIM115 - closed below
             logs.append(log)
-            command = [sys.executable, str(WORKER), module, json.dumps(functions), f"{folder}/{rank}"]
+            command = [
+                sys.executable,
+                str(WORKER),
+                f"hvd.{module}",
+                json.dumps(functions),
+                f"{folder}/{rank}",
+            ]
             processes.append(
                 subprocess.Popen(
                     command,

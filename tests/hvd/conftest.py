@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
 INSTALLED = importlib.util.find_spec("horovod") is not None
 
 if not INSTALLED and not os.environ.get("GRACE_TEST_HOROVOD"):

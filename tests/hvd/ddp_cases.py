@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from steps import CASES, Chosen, method_of, sequence
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import grace_dl as grace
+from hvd.steps import CASES, Chosen, method_of, sequence
 
 
 def contract(rank: int, world: int) -> dict[str, list[torch.Tensor]]:

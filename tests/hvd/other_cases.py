@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import horovod.torch as hvd
 import torch
-from cluster import rendezvous
 from torch import nn
 
 import grace_dl as grace
 import grace_dl.torch
 from contract.training import network
 from grace_dl.errors import PeerError
+from hvd.cluster import rendezvous
 
 TOPK = grace.topk(0.05)
 
@@ -30,7 +31,7 @@ def _train(optimizer, model, steps, rank):
     return torch.cat([p.detach().view(-1) for p in model.parameters()])
 
 
-def process_sets() -> dict:
+def process_sets() -> dict[str, Any]:
     """Ranks 0 and 2 train together; rank 1 alone, without exchange."""
     pair = hvd.ProcessSet([0, 2])
     hvd.init(process_sets=[pair])
@@ -51,7 +52,7 @@ def process_sets() -> dict:
     return found
 
 
-def again() -> dict:
+def again() -> dict[str, Any]:
     """Horovod shut down and initialised again, as elastic training does after a change of ranks."""
     hvd.init()
     model = network()

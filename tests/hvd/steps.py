@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +16,18 @@ NAME = "layer.weight"
 STEPS = 3
 
 
+class Layer(nn.Module):
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(shape))
+
+
 class Chosen(nn.Module):
     """`model(c).backward()` leaves exactly `c` in the gradient of `layer.weight`."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        self.layer = nn.Module()
-        self.layer.weight = nn.Parameter(torch.zeros(shape))
+        self.layer = Layer(shape)
 
     def forward(self, c: Tensor) -> Tensor:
         return (self.layer.weight * c).sum()
@@ -43,7 +49,7 @@ def method_of(case: Case) -> grace.Method:
         return build(case.method, memory=case.memory, communicator=case.communicator)
 
 
-def record(handle: grace.Handle, results: list[Tensor]) -> dict:
+def record(handle: grace.Handle, results: list[Tensor]) -> dict[str, Any]:
     """What a test compares of a case."""
     owed, stats = handle.session.residual(NAME), handle.stats()
     return {

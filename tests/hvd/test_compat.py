@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cluster import launch
+
+from hvd.cluster import launch
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import ddp_cases
 import pytest
 import torch
-from cluster import ROOT, launch, settings
-from steps import NAME, STEPS, sequence
 
 from contract.cases import CASES, bits_equal, run
+from hvd import ddp_cases
+from hvd.cluster import ROOT, launch, settings
+from hvd.steps import NAME, STEPS, sequence
 
 CODE = re.compile(r"^```py\n(.*?)^```", re.DOTALL | re.MULTILINE)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cluster import launch
-from steps import NAME, STEPS, sequence
 
 from contract.cases import CASES, VOTES, bits_equal, run
+from hvd.cluster import launch
+from hvd.steps import NAME, STEPS, sequence
 
 FUNCTIONS = [
     "crossing", "contract", "fit", "all_methods", "options", "tape", "refused", "xla", "loss_scale", "saving", "disable",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cluster import launch
-from steps import NAME, STEPS, sequence
 
 from contract.cases import CASES, VOTES, bits_equal, run
 from contract.training import NETWORK
+from hvd.cluster import launch
+from hvd.steps import NAME, STEPS, sequence
 
 FUNCTIONS = [
     "collectives", "contract", "train_all", "options", "refused", "disable", "usage", "uneven", "attached", "scaler",

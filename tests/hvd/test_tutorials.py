@@ -9,18 +9,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster import ROOT, settings
+
+from hvd.cluster import ROOT, settings
 
 FOLDER = ROOT / "tutorials"
 BIN = Path(sys.executable).parent
 HOROVOD = [str(BIN / "horovodrun"), "-np", "2", "--gloo", sys.executable]
 TORCHRUN = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"]
-PROGRAMS = {
-    "torch/torch_mnist.py": None,
+PROGRAMS: dict[str, list[str]] = {
+    "torch/torch_mnist.py": [],
     "torch/torch_hvd_mnist.py": HOROVOD,
     "torch/torch_ddp_mnist.py": TORCHRUN,
     "torch/torch_pipeline_mnist.py": TORCHRUN,
-    "tensorflow/tf2_mnist.py": None,
+    "tensorflow/tf2_mnist.py": [],
     "tensorflow/tf2_hvd_mnist.py": HOROVOD,
 }
 

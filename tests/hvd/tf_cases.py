@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
+from typing import Any
 
 import horovod.tensorflow as hvd
 import keras
@@ -12,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 import torch
-from steps import CASES, NAME, method_of, record, sequence
+
+from hvd.steps import CASES, NAME, method_of, record, sequence
 
 ORIGINALS = (hvd.DistributedOptimizer, hvd.DistributedGradientTape)
 COMPILE = keras.Model.compile
@@ -32,7 +34,7 @@ def leave() -> None:
     hvd.shutdown()
 
 
-def crossing() -> dict:
+def crossing() -> dict[str, Any]:
     """No copies, in either direction, eagerly and in a graph."""
     x = tf.random.normal((64, 72))
     lent = to_torch(x)
@@ -65,7 +67,7 @@ def crossing() -> dict:
     }
 
 
-def contract() -> dict:
+def contract() -> dict[str, Any]:
     """Every method with its partners, through a tape: the first steps eagerly, the others in a graph."""
     found = {}
     for case in CASES:
@@ -115,7 +117,7 @@ def _fit(k, make, method, epochs=1, compile_=None, **options):
     return model, history.history["loss"], optimizer
 
 
-def fit() -> dict:
+def fit() -> dict[str, Any]:
     """compile/fit of both Keras: replicas after epochs on different data."""
     found = {}
     for name, k in (("keras", keras), ("tf_keras", tf_keras)):
@@ -137,7 +139,7 @@ def fit() -> dict:
     return found
 
 
-def all_methods() -> dict:
+def all_methods() -> dict[str, Any]:
     """Every method once through Keras 3 fit."""
     found = {}
     for case in {case.method: case for case in reversed(CASES)}.values():
@@ -169,7 +171,7 @@ def _by_hand(k, method, passes=1, steps=4, op=None, average=False):
 
     apply = tf.function(lambda g: optimizer.apply_gradients(zip(g, model.trainable_variables)))
     for step in range(steps):
-        total = None
+        total: Any = None
         for part in range(passes):
             x, y = _data(10 * step + part)
             grads = gradients(tf.constant(x), tf.constant(y))
@@ -184,7 +186,7 @@ def _by_hand(k, method, passes=1, steps=4, op=None, average=False):
     return _weights(model)
 
 
-def options() -> dict:
+def options() -> dict[str, Any]:
     found = {}
     for name, k in (("keras", keras), ("tf_keras", tf_keras)):
         for what, options in (
@@ -197,9 +199,9 @@ def options() -> dict:
     return found
 
 
-def tape() -> dict:
+def tape() -> dict[str, Any]:
     """Structures, Keras variables, None, slices, local sources, a graph with a loop."""
-    found = {}
+    found: dict[str, Any] = {}
     handle = grace_dl.tensorflow.handle(EXACT)
     a, b = tf.Variable(tf.ones((40, 40)), name="kernel"), tf.Variable(tf.ones((40,)), name="kernel")
     unused = tf.Variable(1.0, name="unused")
@@ -242,13 +244,13 @@ def tape() -> dict:
         v = tf.Variable(tf.ones((40, 40), dtype), name="v")
         with tf.GradientTape() as t:
             loss = tf.reduce_sum(v * tf.cast(RANK + 1.0, dtype))
-        t = hvd.DistributedGradientTape(t, grace=grace_dl.tensorflow.handle(TOPK.but(ratio=1.0)))
+        t = hvd.DistributedGradientTape(t, grace=grace_dl.tensorflow.handle(grace.topk(1.0)))
         (gradient,) = t.gradient(loss, [v])
         found[dtype.name] = (gradient.dtype == dtype, tf.cast(gradient, tf.float32).numpy())
     return found
 
 
-def refused() -> dict:
+def refused() -> dict[str, Any]:
     found = {}
 
     def attempt(name, act):
@@ -284,7 +286,7 @@ def refused() -> dict:
     return found
 
 
-def xla() -> dict:
+def xla() -> dict[str, Any]:
     """jit_compile="auto" where Keras would choose XLA."""
     before = keras.Model._resolve_auto_jit_compile
     keras.Model._resolve_auto_jit_compile = lambda self: True
@@ -297,7 +299,7 @@ def xla() -> dict:
     return {"jit": model.jit_compile, "notices": [str(w.message) for w in caught if "XLA" in str(w.message)]}
 
 
-def loss_scale() -> dict:
+def loss_scale() -> dict[str, Any]:
     """Keras' own loss scaling inside the exchange; one rank overflows."""
     keras.config.set_dtype_policy("mixed_float16")
     try:
@@ -312,7 +314,7 @@ def loss_scale() -> dict:
     return {"weights": _weights(model), "scale": scale, "told": optimizer.grace.session.state.loss_scale}
 
 
-def saving() -> dict:
+def saving() -> dict[str, Any]:
     """A model saved with our optimizer loads without us; ours goes on from a loaded one."""
     model, _, optimizer = _fit(keras, lambda: keras.optimizers.Adam(0.01), TOPK)
     with tempfile.TemporaryDirectory() as folder:
@@ -330,7 +332,7 @@ def saving() -> dict:
     }
 
 
-def disable() -> dict:
+def disable() -> dict[str, Any]:
     taught = hvd.DistributedOptimizer is not ORIGINALS[0] and hvd.DistributedGradientTape is not ORIGINALS[1]
     hvd.DistributedOptimizer(keras.optimizers.SGD(), grace=TOPK)
     compile_taught = keras.Model.compile is not COMPILE

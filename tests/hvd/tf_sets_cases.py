@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
@@ -14,7 +16,7 @@ def leave() -> None:
     hvd.shutdown()
 
 
-def process_sets() -> dict:
+def process_sets() -> dict[str, Any]:
     single, pair = hvd.ProcessSet([1]), hvd.ProcessSet([0, 2])
     hvd.init(process_sets=[single, pair])
     found = {}

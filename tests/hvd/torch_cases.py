@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import horovod.torch as hvd
 import torch
 from horovod.torch import mpi_ops
-from steps import CASES, NAME, Chosen, method_of, record, sequence
 from torch import nn
-from torch_optimizer_cases import attached, disable, options, refused, scaler, uneven, usage
 
 import grace_dl as grace
 from contract.training import NETWORK, network
 from grace_dl.errors import LayoutError, PeerError
 from grace_dl.transport import detect
 from grace_dl.transport.horovod import HorovodTransport
+from hvd.steps import CASES, NAME, Chosen, method_of, record, sequence
+from hvd.torch_optimizer_cases import attached, disable, options, refused, scaler, uneven, usage
+from values import not_none
 
 RANK, SIZE = hvd.rank(), hvd.size()
 
@@ -26,10 +28,10 @@ def leave() -> None:
     hvd.shutdown()
 
 
-def collectives() -> dict:
+def collectives() -> dict[str, Any]:
     """Every verb for every dtype that travels."""
     t = HorovodTransport()
-    found = {}
+    found: dict[str, Any] = {}
     for dtype in (
         torch.float32,
         torch.float64,
@@ -90,7 +92,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.bytes = 0
-        self._before = {}
+        self._before: dict[str, Any] = {}
 
     def __enter__(self) -> Wire:
         for verb in self.VERBS:
@@ -111,7 +113,7 @@ class Wire:
             setattr(mpi_ops, verb, before)
 
 
-def contract() -> dict:
+def contract() -> dict[str, Any]:
     """Every method with its partners, through DistributedOptimizer."""
     found = {}
     for case in CASES:
@@ -127,14 +129,14 @@ def contract() -> dict:
             for c in grads:
                 optimizer.zero_grad()
                 model(c).backward()
-                results.append(model.layer.weight.grad.clone())
+                results.append(not_none(model.layer.weight.grad).clone())
                 optimizer.synchronize()
-                assert torch.equal(results[-1].nan_to_num(7), model.layer.weight.grad.nan_to_num(7))
+                assert torch.equal(results[-1].nan_to_num(7), not_none(model.layer.weight.grad).nan_to_num(7))
         found[str(case)] = {**record(optimizer.grace, results), "wire": wire.bytes}
     return found
 
 
-def train_all() -> dict:
+def train_all() -> dict[str, Any]:
     """Replicas after some steps of a real network, several buckets, one method after another."""
     found = {}
     names = {case.method: case for case in reversed(CASES)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import horovod.torch as hvd
 import torch
@@ -10,6 +11,7 @@ from horovod.torch import mpi_ops
 from torch import nn
 
 from contract.training import NETWORK, network
+from values import not_none
 
 ORIGINAL = hvd.DistributedOptimizer
 
@@ -24,7 +26,7 @@ TOPK = grace.topk(0.05)
 EXACT = grace.topk(1.0, dense_below=0)
 
 
-def _model(method, wrap=True, momentum=0.9, **options):
+def _model(method, wrap=True, momentum=0.9, **options) -> tuple[nn.Module, Any]:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
     if wrap:
@@ -57,7 +59,7 @@ def _train(model, optimizer, steps=4, passes=1, clip=False):
     return torch.cat([p.detach().view(-1) for p in model.parameters()])
 
 
-def options() -> dict:
+def options() -> dict[str, Any]:
     """Each of Horovod's options: plain Horovod beside compression in the limit of none."""
     found = {}
     for name, options, use in (
@@ -71,7 +73,7 @@ def options() -> dict:
     return found
 
 
-def refused() -> dict:
+def refused() -> dict[str, Any]:
     found = {}
     for name, options in (
         ("adasum", {"op": hvd.Adasum}),
@@ -99,7 +101,7 @@ def refused() -> dict:
     return found
 
 
-def disable() -> dict:
+def disable() -> dict[str, Any]:
     """Without our keyword, and without us at all, Horovod is what it was."""
     taught = hvd.DistributedOptimizer
     plain_beside_us = _train(*_model(None))
@@ -127,7 +129,7 @@ def disable() -> dict:
     }
 
 
-def usage() -> dict:
+def usage() -> dict[str, Any]:
     """Broadcasts, positions of arguments, schedulers, closures, state."""
     torch.manual_seed(RANK)
     model = nn.Linear(40, 48)
@@ -168,7 +170,7 @@ def usage() -> dict:
     }  # fmt: skip
 
 
-def uneven() -> dict:
+def uneven() -> dict[str, Any]:
     """Parameters that a rank does not use, and a rank that has no backward pass at all in a step."""
 
     class Branches(nn.Module):
@@ -191,7 +193,7 @@ def uneven() -> dict:
             model(_batch(step)[0]).square().mean().backward()
         optimizer.step()
     sparse = nn.Embedding(50, 40, sparse=True)
-    messages = []
+    messages: list[bool | str] = []
     for as_dense in (False, True):
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(sparse.parameters(), lr=0.1),
@@ -202,14 +204,14 @@ def uneven() -> dict:
         try:
             sparse(torch.tensor([RANK, 3])).sum().backward()
             optimizer.step()
-            messages.append(bool(sparse.weight.grad.is_sparse))
+            messages.append(not_none(sparse.weight.grad).is_sparse)
         except UnsupportedError as error:
             messages.append(str(error))
             optimizer.grace.close()
     return {"parameters": torch.cat([p.detach().view(-1) for p in model.parameters()]), "sparse": messages}
 
 
-def attached() -> dict:
+def attached() -> dict[str, Any]:
     """grace.attach(optimizer, method): the same as the keyword, without it."""
     model, optimizer = _model(None, wrap=False)
     handle = grace.attach(optimizer, TOPK, named_parameters=model.named_parameters())
@@ -233,7 +235,7 @@ def attached() -> dict:
     }  # fmt: skip
 
 
-def scaler() -> dict:
+def scaler() -> dict[str, Any]:
     """A GradScaler with an overflow on one rank: all ranks skip that step, and state follows the scale."""
     model = network()
     optimizer = hvd.DistributedOptimizer(

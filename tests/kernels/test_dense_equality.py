@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from grace_dl.compressor.base import Context
 from grace_dl.kernels import Source, backend
 from grace_dl.kernels.reference.randomness import draws
 from grace_dl.key import Key
@@ -21,6 +22,7 @@ from grace_dl.methods.signsgd import SignSGDCompressor
 from grace_dl.methods.signum import SignumCompressor
 from grace_dl.methods.terngrad import TernGradCompressor
 from grace_dl.methods.u8bit import U8bitCompressor
+from values import not_none
 
 native = pytest.importorskip("grace_dl._native", reason="the compiled kernels are not installed")
 K, R = backend("native", "cpu"), backend("reference", "cpu")
@@ -84,11 +86,11 @@ def compare(name, monkeypatch, x, g, beta=1.0, gamma=1.0, ef=True, misaligned=Fa
     assert torch.equal(bits(mine), bits(theirs))
     if g is not None:
         assert torch.equal(bits(gradient), bits(g))
-    start = torch.linspace(-1, 1, x.numel(), dtype=x.dtype)
+    start, ctx = torch.linspace(-1, 1, x.numel(), dtype=x.dtype), Context(x.shape, x.dtype, key)
     mine, theirs = own(start), start.clone()
     for kind, out in (("native", mine), ("reference", theirs)):
         monkeypatch.setattr("grace_dl.kernels.forced", kind)
-        compressor.accumulate_(out, payload[: len(compressor.spec(1, x.dtype))], None)
+        compressor.accumulate_(out, payload[: len(not_none(compressor.spec(1, x.dtype)))], ctx)
     assert torch.equal(bits(mine), bits(theirs))
     assert torch.isfinite(mine).all()
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -17,10 +16,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'grace-dl[triton]'")
 
-# The processes below import the cases by name.
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import triton_cases as cases
+from kernels import triton_cases as cases
 
 pytestmark = pytest.mark.triton
 Run = Callable[..., None]

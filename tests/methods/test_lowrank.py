@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ def drive(memories, compressor, grads, step, begin_only=False):
         memory.rounds([(g, Key(n, step=step, rank=r)) for n, g in by_name.items()], compressor)
         for r, (memory, by_name) in enumerate(zip(memories, grads))
     ]
-    answers = [None] * len(generators)
+    answers: list[Any] = [None] * len(generators)
     pendings, rounds = [], 0
     while True:
         requests = []

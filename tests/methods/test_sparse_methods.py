@@ -236,7 +236,7 @@ def test_inceptionn_sends_two_bits_for_what_it_drops():
         (lambda: TopKCompressor(1.5), r"\(0, 1\]"),
         (lambda: TopKCompressor(0.1, "int8"), "value_dtype"),
         (lambda: RandomKCompressor(-1), "ratio"),
-        (lambda: AdaqCompressor("x"), "ratio"),
+        (lambda: AdaqCompressor("x"), "ratio"),  # type: ignore[arg-type]
         (lambda: ThresholdCompressor(-0.1), "threshold=-0.1"),
         (lambda: ThresholdCompressor(math.nan), "threshold"),
         (lambda: DgcCompressor(0.1, sample_ratio=0), "sample_ratio"),

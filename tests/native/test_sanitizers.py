@@ -19,7 +19,7 @@ SANITIZE = [
     "-fno-sanitize-recover=all",
 ]
 AVX2 = ["-mavx2", "-mf16c", "-mbmi", "-mbmi2", "-mlzcnt", "-mpopcnt"]
-SETS = {"baseline": []}
+SETS: dict[str, list[str]] = {"baseline": []}
 if platform.machine() in ("x86_64", "AMD64"):
     SETS["avx2"] = AVX2
     SANITIZE.append("-DGRACE_WITH_AVX2=1")
@@ -43,8 +43,8 @@ def test_sparse_kernels_under_sanitizers(root: Path, tmp_path: Path):
         for kernel in KERNELS:
             source = native / "kernels" / f"{kernel}.cpp"
             build(source, f"{kernel}_{isa}", f"-DGRACE_ISA={isa}", "-Wno-psabi", *flags)
-    for source in ("threads.cpp", "isa.cpp"):
-        build(native / source, source.removesuffix(".cpp"))
+    for name in ("threads", "isa"):
+        build(native / f"{name}.cpp", name)
     build(native / "tests" / "sparse.cpp", "main", "-DGRACE_ISA=baseline")
     for job in jobs:
         _, errors = job.communicate(timeout=600)

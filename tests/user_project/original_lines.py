@@ -1,11 +1,13 @@
 """Import lines and calls of scripts written for the original systems, type-checked against the installed wheel."""
 
+import acpsgd
 from dgc.clip_grad import clip_grad_norm_
 from dgc.compression import DGCCompressor
 from dgc.horovod.compression import Compression
 from dgc.horovod.optimizer import DistributedOptimizer
 from dgc.memory import DGCSGDMemory
 from dgc.optim.sgd import DGCSGD
+from grace_dl.dist import Communicator, Compressor, Memory
 from grace_dl.dist.communicator.allgather import Allgather
 from grace_dl.dist.compressor.topk import TopKCompressor
 from grace_dl.dist.helper import grace_from_params
@@ -18,9 +20,6 @@ from grace_dl.torch.communicator.allgather import Allgather as TorchAllgather
 from grace_dl.torch.compressor.topk import TopKCompressor as TorchTopK
 from grace_dl.torch.helper import grace_from_params as torch_from_params
 from grace_dl.torch.memory.residual import ResidualMemory as TorchResidual
-
-import acpsgd
-from grace_dl.dist import Communicator, Compressor, Memory
 
 grc = Allgather(TopKCompressor(0.3), ResidualMemory())
 grc = TorchAllgather(TorchTopK(0.3), TorchResidual(), 2)

@@ -53,7 +53,7 @@ for epoch in range(args.epochs):
     order = torch.randperm(len(train_x), generator=torch.Generator().manual_seed(epoch))
     for batch in order[:count].split(args.batch):
         optimizer.zero_grad()
-        losses = []
+        losses: list[torch.Tensor] = []
         inputs = (train_x[batch],) if rank == 0 else ()  # 2. images enter at the first half
         target = train_y[batch] if rank == size - 1 else None  # 3. the loss is known at the last
         schedule.step(*inputs, target=target, losses=losses if rank == size - 1 else None)

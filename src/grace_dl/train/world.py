@@ -155,7 +155,7 @@ def joined(world: World, device: str) -> Iterator[None]:
 
 def _store(world: World) -> Any:
     """A store that all ranks reach, if the launcher gives no address."""
-    from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
+    from torch.distributed import FileStore, TCPStore
 
     if "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ:
         host, port = _through_horovod(world)

@@ -17,7 +17,7 @@ from .base import Handle, Transport, disagreement
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
-resolve_group: Any = c10d._resolve_process_group  # type: ignore[attr-defined]
+resolve_group: Any = c10d._resolve_process_group
 """The process group of a name; raises where it was destroyed."""
 
 
