@@ -67,7 +67,7 @@ def several(rank: int, world: int, runs: dict[str, TrainConfig]) -> dict[str, An
 def test_engines_and_accumulation_agree(launch: Any, tmp_path: Path) -> None:
     """DDP or not, one large batch or two small ones: the same steps."""
     plain = ["configs/synthetic.py"]
-    topk = {"train.compression.compressor": "topk", "train.compression.compress_ratio": 1.0}
+    topk = {"train.compression": "topk:1.0"}
     choices: dict[str, Any] = {
         "ddp": (DGC, {}),
         "reducer": (DGC, REDUCER),
@@ -162,7 +162,7 @@ def test_under_mpirun_and_by_itself(tmp_path: Path, root: Path) -> None:
         (["--configs", *DGC, "--configs.train.compression.warmup_coeff", "[0.5]"], "1 entries"),
         (["--configs", *DGC, "--evaluate"], "nothing to evaluate"),
         (
-            ["--configs", *DGC[:1], "configs/grace.py", "--configs.train.compression.raank", "4"],
+            ["--configs", *DGC[:1], "configs/grace.py", "--configs.train.compression", "powersgd:raank=4"],
             "unknown setting 'raank'",
         ),
     ],
