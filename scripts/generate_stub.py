@@ -22,6 +22,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .algebra.named import Named
 """
 
 
@@ -46,7 +47,7 @@ def _function(name: str) -> str:
         arguments.append(f"{parameter.name}: {parameter.annotation} = {parameter.default!r}")
     document = textwrap.indent(f'"""{constructor(name).__doc__}\n"""', "    ")
     return "\n".join(
-        [f"def {name}(", *(f"    {argument}," for argument in arguments), f") -> Method:\n{document}"]
+        [f"def {name}(", *(f"    {argument}," for argument in arguments), f") -> Named:\n{document}"]
     )
 
 

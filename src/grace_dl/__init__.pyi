@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .algebra.named import Named
 from .algebra.base import Method as Method
 from .algebra.compose import by_parameter as by_parameter, schedule as schedule
 from .algebra.custom import custom as custom
@@ -72,7 +73,7 @@ def acpsgd(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """Low rank: averages P = M orth(Q) and Q = Mᵀ orth(P) in turn, one a step; the result is P Qᵀ.
 
     rank: the number of columns of each factor; 1 to 4 is usual.
@@ -99,7 +100,7 @@ def adaq(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """Sends the top share of positives and of negatives, each as its mean, with coded indices and one sign bit each.
 
     ratio: the share of either side that is sent, at least one element where there is any.
@@ -123,7 +124,7 @@ def bf16(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """Casts to bfloat16: the range of float32 with 8 bits of precision.
 
     memory: the error memory, by name: one of none, residual.
@@ -160,7 +161,7 @@ def dgc(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """Sends at most k elements above a sampled threshold; pair it with the `dgc` memory.
 
     ratio: share of the elements sent, once the warm-up is over.
@@ -198,7 +199,7 @@ def eden(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """Rotates blocks of 4096 elements at random and quantises each coordinate to `bits` bits, with an unbiased scale.
 
     bits: 1 to 4 a coordinate. The rotation's seed travels with the payload, so every rank may draw its own: errors of
@@ -222,7 +223,7 @@ def efsignsgd(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """Sends mean(abs x) * sign(x) of x = e + lr * g; the result is the mean over workers divided by lr.
 
     lr: the learning rate of the optimizer; the residual is kept in units of its step.
@@ -244,7 +245,7 @@ def fp16(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """Casts to float16; values beyond its range become its largest number.
 
     memory: the error memory, by name: one of none, residual.
@@ -267,7 +268,7 @@ def fp8(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """e4m3 floats, scaled so that the largest of each block of 256 is exact.
 
     beta: weight of the residual; 1 is plain error feedback, less forgets.
@@ -293,7 +294,7 @@ def inceptionn(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """Drops what is below the bound, sends the rest as 8 or 16 bit multiples of it, and large values as they are.
 
     error_bound: no element is off by more than this; the largest power of two that does not exceed it is used, because
@@ -318,7 +319,7 @@ def int4(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """Integers of 4 bits, stochastically rounded, with the absmax of each block of 256 as its scale.
 
     memory: the error memory, by name: one of none, residual.
@@ -339,7 +340,7 @@ def int8(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """Integers of 8 bits, stochastically rounded, with the absmax of each block of 256 as its scale.
 
     memory: the error memory, by name: one of none, residual.
@@ -360,7 +361,7 @@ def natural(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """Rounds stochastically to a power of two: a sign and an exponent below the largest of its block.
 
     memory: the error memory, by name: one of none, residual.
@@ -381,7 +382,7 @@ def none(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """Sends the tensor as it is.
 
     memory: the error memory, by name: one of none, residual.
@@ -404,7 +405,7 @@ def onebit(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """Signs, decoded to the mean of the negative elements and the mean of the others.
 
     beta: weight of the residual; 1 is plain error feedback, less forgets.
@@ -431,7 +432,7 @@ def powersgd(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """Low rank: averages P = M Q, orthonormalises it, averages Q = Mᵀ P; the result is P Qᵀ.
 
     rank: the number of columns of each factor; 1 to 4 is usual.
@@ -459,7 +460,7 @@ def qsgd(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """Levels of a bucket's norm, stochastically rounded: norm * sign * xi / quantum_num.
 
     quantum_num: the number of levels between zero and the norm; 127 takes one byte an element.
@@ -485,7 +486,7 @@ def randomk(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """Sends the values at k random places; the places are drawn by every rank alike, so payloads sum.
 
     The tensor is cut into k strata of equal size (to one) and one place is drawn in each. Every element is as likely
@@ -512,7 +513,7 @@ def signsgd(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """Signs, decided by majority vote over workers; the result is 1 or -1, or 0 where all gradients are.
 
     memory: the error memory, by name: one of none.
@@ -534,7 +535,7 @@ def signum(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """Signs of the momentum m = momentum * m + (1 - momentum) * g, decided by majority vote over workers.
 
     momentum: the share of the last step's momentum that is kept.
@@ -559,7 +560,7 @@ def sketch(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """Codes elements by quantile bucket; a bucket is decoded to the mean of its elements.
 
     quantiles: how many buckets, a power of two from 2 to 256.
@@ -583,7 +584,7 @@ def terngrad(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """Clips at 2.5 sigma, then sends sign times scale with probability abs(x) / scale, or zero.
 
     memory: the error memory, by name: one of none, residual.
@@ -608,7 +609,7 @@ def threshold(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """Sends the elements with |x| >= threshold; how many depends on the data, and none is fine.
 
     threshold: the magnitude from which an element is sent, in units of the gradient.
@@ -637,7 +638,7 @@ def topk(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """Sends the k largest magnitudes with coded indices.
 
     ratio: share of the elements sent, k = ratio * d rounded, at least 1. Equal magnitudes: the lowest
@@ -665,7 +666,7 @@ def u8bit(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Method:
+) -> Named:
     """A sign and the nearest of 128 magnitudes spread over seven decades below the largest element.
 
     beta: weight of the residual; 1 is plain error feedback, less forgets.

@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import grace_dl as grace
+import grace_dl
 from grace_dl import Compressor, Method, catalog, registry
 from grace_dl.algebra.named import Named, build
 from grace_dl.algebra.text import parse_list, split_list
 from grace_dl.errors import ConfigError
+
+grace: Any = grace_dl  # untyped: many calls here are wrong on purpose
 
 NAMES = catalog.builtin_names()
 

@@ -155,12 +155,13 @@ def raised(rank: int, world: int, text: str) -> None:
     inputs = batches(rank, 3)
     train(model, inputs[:2])
     names = [name for name, _ in model.module.named_parameters()]
-    before = {name: handle.session.residual(name).clone() for name in names}
+    session: Any = handle.session
+    before = {name: session.residual(name).clone() for name in names}
     model.module.armed = True
     with pytest.raises(RuntimeError, match="out of memory"):
         model(inputs[2]).square().mean().backward()
     for name, owed in before.items():
-        assert torch.allclose(handle.session.residual(name), owed, atol=1e-6), name
+        assert torch.allclose(session.residual(name), owed, atol=1e-6), name
     state = handle.state_dict()
     handle.switch("none")
     fresh, again = attach(build(Failing), text)
