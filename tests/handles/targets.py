@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+import acpsgd
 import grace_dl as grace
+from dgc.horovod.optimizer import DistributedOptimizer as DGCDistributedOptimizer
 from grace_dl import Handle, Method
 from values import not_none, total
 
@@ -138,6 +140,33 @@ class OptimizerTarget(WithBackward):
         self.optimizer.step()
 
 
+class ACPSGDTarget(OptimizerTarget):
+    """ACP-SGD's optimizer."""
+
+    def attach(self, method: Method | str) -> Handle:
+        plain = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.optimizer = self.wrapped(plain)
+        self.handle = self.optimizer.grace  # type: ignore[attr-defined]
+        self.handle.switch(method)
+        self.handle.reducer.options.bucket_bytes = BUCKET_BYTES  # type: ignore[attr-defined]
+        self.handle.reducer.refill()  # type: ignore[attr-defined]
+        return self.handle
+
+    def wrapped(self, optimizer: torch.optim.SGD) -> torch.optim.SGD:
+        made: torch.optim.SGD = acpsgd.DistributedOptimizer(
+            optimizer, self.model.named_parameters(), method="ssgd"
+        )
+        return made
+
+
+class DGCTarget(ACPSGDTarget):
+    """DGC's optimizer."""
+
+    def wrapped(self, optimizer: torch.optim.SGD) -> torch.optim.SGD:
+        made: torch.optim.SGD = DGCDistributedOptimizer(optimizer, self.model.named_parameters())
+        return made
+
+
 class ManualTarget(Target):
     """A loop that exchanges each gradient itself."""
 
@@ -182,6 +211,8 @@ PLACES = [
     Place(OptimizerTarget, 1, alone),
     Place(OptimizerTarget, 2),
     Place(OptimizerTarget, 3),
+    Place(ACPSGDTarget, 2),
+    Place(DGCTarget, 2),
     Place(ManualTarget, 1, alone),
     Place(ManualTarget, 2),
 ]

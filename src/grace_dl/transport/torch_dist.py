@@ -21,6 +21,10 @@ resolve_group: Any = c10d._resolve_process_group
 """The process group of a name; raises where it was destroyed."""
 
 
+_idle: dict[str, list[str]] = {}
+"""Channels that closed transports have left, by the process group they belong to; in the same order on every rank."""
+
+
 class TorchHandle(Handle):
     def __init__(self, work: Any, what: str) -> None:
         self._work = work
@@ -62,21 +66,34 @@ class TorchTransport(Transport):
         self._label = f"{label}/{self._store().add(f'{label}/count/{self.rank}', 1)}"
 
     def open(self, channels: int) -> None:
-        ranks = dist.get_process_group_ranks(self._group())
+        idle = _idle.setdefault(self._names[0], [])
         while len(self._names) < channels:
-            made = dist.new_group(
-                ranks,
-                timeout=self._timeout(),
-                use_local_synchronization=True,
-                group_desc=f"grace channel {len(self._names)}",
-            )
-            self._names.append(made.group_name)
+            self._names.append(self._reused(idle) or self._made())
+
+    @staticmethod
+    def _reused(idle: list[str]) -> str | None:
+        while idle:
+            name = idle.pop()
+            try:
+                resolve_group(name)
+            except (RuntimeError, ValueError):  # of a process group that was destroyed meanwhile
+                continue
+            return name
+        return None
+
+    def _made(self) -> str:
+        made = dist.new_group(
+            dist.get_process_group_ranks(self._group()),
+            timeout=self._timeout(),
+            use_local_synchronization=True,
+            group_desc=f"grace channel {len(self._names)}",
+        )
+        return str(made.group_name)
 
     def close(self) -> None:
-        while len(self._names) > 1:
-            name = self._names.pop()
-            if dist.is_initialized():
-                dist.destroy_process_group(resolve_group(name))
+        # Not destroyed: a group made later would get its name, and find addresses of the old one in the store.
+        _idle.setdefault(self._names[0], []).extend(reversed(self._names[1:]))
+        del self._names[1:]
 
     def _group(self, channel: int = 0) -> Any:
         try:
