@@ -149,7 +149,7 @@ class Session:
     # Change -------------------------------------------------------------------------------------------
 
     def switch(self, method: Method) -> None:
-        """Use another method from the next step on; residuals carry over. All ranks must switch between the same steps."""
+        """Use another method from the next step on; residuals carry over. All ranks switch between the same steps."""
         opened = self._open(method)
         self.method = method
         self._routes.clear()

@@ -39,8 +39,8 @@ def run_workers(
 
     `function` must be importable. `place(rank)`, called first on each worker, may move it elsewhere (into a network
     namespace) and returns the network interface to use; without it that is loopback. Events are passed to
-    `on_event` as they arrive. If no worker sends an event for `silence` seconds, all are terminated and the stacks of those
-    still running are printed. Returns the results by rank.
+    `on_event` as they arrive. If no worker sends an event for `silence` seconds, all are terminated and the stacks of
+    those still running are printed. Returns the results by rank.
     """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 

@@ -31,8 +31,8 @@ def attach(
 
     `target`: a `DistributedDataParallel` model, or an optimizer (under Horovod, `torch.distributed` or in a single
     process); with an optimizer pass `named_parameters=model.named_parameters()`. `method`: a method such as
-    `grace.topk(0.01)`, or its text form. `scaler`: the GradScaler in use, if any, so that state is rescaled when the loss
-    scale changes. `backward_passes`: for an optimizer, the number of passes accumulated locally before each exchange.
+    `grace.topk(0.01)`, or its text form. `scaler`: the GradScaler in use, if any, so that state is rescaled when the
+    loss scale changes. `backward_passes`: for an optimizer, passes accumulated locally before each exchange.
 
     >>> import grace_dl as grace
     >>> model = torch.nn.Linear(64, 64)

@@ -11,8 +11,8 @@ import torch
 class BackwardPass:
     """A backward pass in progress. Create it from within the pass.
 
-    `at_end` is called when the pass succeeds. If the pass raises, `at_failure` is called before `backward()` returns, unless
-    this object has been deleted by then.
+    `at_end` is called when the pass succeeds. If the pass raises, `at_failure` is called before `backward()` returns,
+    unless this object has been deleted by then.
     """
 
     def __init__(self, at_end: Callable[[], None], at_failure: Callable[[], None]) -> None:

@@ -51,7 +51,7 @@ def distributed_optimizer(
             sum=op == hvd.Sum,
             sparse_as_dense=sparse_as_dense,
         )
-    # hvd.broadcast_optimizer_state bypasses a class of this module to initialise a new optimizer's state without an exchange.
+    # hvd.broadcast_optimizer_state bypasses a class of this module to initialise optimizer state without an exchange.
     return distributed(optimizer, handle, module="horovod.torch.optimizer")
 
 
