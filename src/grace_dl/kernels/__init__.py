@@ -1,4 +1,4 @@
-"""Inner loops on contiguous buffers: one function per operation, with the same signature in every backend (`interface`).
+"""Inner loops on contiguous buffers: one function per operation, the same signature in every backend (`interface`).
 
 `reference` is plain torch, runs anywhere and defines the results; `native` is the compiled CPU core; `triton` is for
 CUDA tensors. `GRACE_KERNELS=reference|native|triton` forces one. Callers use only `of`, `wire` and `check`.

@@ -190,18 +190,18 @@ class Kernels(Protocol):
         samplings: Sequence[Sampling],
         payloads: Sequence[Sequence[Tensor]],
     ) -> Iterator[bool]:
-        """`dgc_correct_`, and `dgc_encode` of the new `v`, which keeps all elements until `dgc_commit_`; one state per `next`.
+        """`dgc_correct_`, and `dgc_encode` of the new `v`, complete until `dgc_commit_`; one state per `next`.
 
-        Yields False if a gradient is not finite: `m` and `v` are then restored, up to rounding, and the payload is invalid.
+        Yields False if a gradient is not finite: `m` and `v` are then restored, up to rounding.
         """
 
     def dgc_commit_(self, vs: Sequence[Tensor], ms: Sequence[Tensor] | None, sent: Sequence[Sent]) -> None:
-        """Remove the sent elements from each `v`, and zero their momentum (masking, section 3.2) unless `ms` is None."""
+        """Remove sent elements from each `v`, and zero their momentum (masking, section 3.2) unless `ms` is None."""
 
     def dgc_dense_(
         self, means: Sequence[Tensor], momenta: Sequence[Tensor], mu: float, nesterov: bool
     ) -> list[bool]:
-        """Momentum of parameters sent dense, after the average; if that is not finite, returns False and changes nothing."""
+        """Momentum of dense parameters, after the average; if that is not finite, returns False and changes nothing."""
 
     # Low rank: factors p (n, r) and q (r, m) of the matrix e + g --------------------------------------
 

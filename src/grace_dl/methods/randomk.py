@@ -30,8 +30,8 @@ class RandomKCompressor(SparseCodec):
     """Sends the values at k random indices, which are the same on every rank, so payloads can be summed.
 
     The tensor is split into k strata whose sizes differ by at most one, and one index is drawn in each. Every element
-    is as likely as with k draws without replacement; the variance is lower, indices are sorted and distinct at a cost of
-    O(k), and memory is accessed in order.
+    is as likely as with k draws without replacement; the variance is lower, indices are sorted and distinct at O(k)
+    cost, and memory is accessed in order.
 
     ratio: share of the elements sent.
     scaled: multiply each value by its stratum's size, which makes the estimate unbiased. Use it without a memory;

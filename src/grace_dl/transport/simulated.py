@@ -56,7 +56,7 @@ class World:
         return self.size
 
     def run(self, function: Callable[[SimulatedTransport], R]) -> list[R]:
-        """Call `function(transport)` on all ranks concurrently; returns the results by rank. Raises the first failure."""
+        """Call `function(transport)` on all ranks concurrently; returns results by rank. Raises the first failure."""
         results: list[Any] = [None] * self.size
         errors: dict[int, BaseException] = {}
 

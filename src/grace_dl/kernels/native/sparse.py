@@ -248,7 +248,7 @@ def dgc_correct_(state: Correction, mu: float, nesterov: bool) -> None:
 
 
 def dgc_dense_(means: Sequence[Tensor], momenta: Sequence[Tensor], mu: float, nesterov: bool) -> list[bool]:
-    """Momentum of parameters sent dense, after the average; if that is not finite, returns False and changes nothing."""
+    """Momentum of dense parameters, after the average; if that is not finite, returns False and changes nothing."""
     wide, at = native_dtype(means[0]), pairs(means, momenta)
     if wide is None or at is None:
         return reference.dgc_dense_(means, momenta, mu, nesterov)

@@ -24,7 +24,7 @@ def adaq_encode(
 ) -> None:
     """The largest share of the positive and of the negative elements, each as its mean (Dryden 2016, section 3).
 
-    Sums run over the whole tensor, with zeros for elements that are not sent, so that they do not depend on the selection.
+    Sums run over the whole tensor, with zeros for unsent elements, so that they do not depend on the selection.
     """
     v, ef = formed(source)
     keys = magnitudes(v)

@@ -1,6 +1,6 @@
 """Low-rank kernels: products of a matrix M = e + g, which is never formed, with few vectors.
 
-Factors are p (n, r) and q (r, m), Q transposed. Backends agree up to rounding: the order of matrix products is unspecified.
+Factors are p (n, r) and q (r, m), Q transposed. Backends agree up to rounding: products have no fixed order.
 """
 
 from __future__ import annotations

@@ -220,9 +220,9 @@ def dgc_step_(
     samplings: Sequence[Sampling],
     payloads: Sequence[Sequence[Tensor]],
 ) -> Iterator[bool]:
-    """`dgc_correct_`, and `dgc_encode` of the new `v`, which keeps all elements until `dgc_commit_`; one state per `next`.
+    """`dgc_correct_`, and `dgc_encode` of the new `v`, complete until `dgc_commit_`; one state per `next`.
 
-    Yields False if a gradient is not finite: `m` and `v` are then restored, up to rounding, and the payload is invalid.
+    Yields False if a gradient is not finite: `m` and `v` are then restored, up to rounding.
     """
     return map(partial(_dgc_step_, mu, nesterov), states, samplings, payloads)
 
@@ -243,7 +243,7 @@ def _dgc_step_(
 
 
 def dgc_commit_(vs: Sequence[Tensor], ms: Sequence[Tensor] | None, sent: Sequence[Sent]) -> None:
-    """Remove the sent elements from each `v`, and zero their momentum (Lin 2018, section 3.2) unless `ms` is None."""
+    """Remove sent elements from each `v`, and zero their momentum (Lin 2018, section 3.2) unless `ms` is None."""
     for place, (v, (values, index, count)) in enumerate(zip(vs, sent)):
         sparse_add(v, values, index, -1.0, count)
         if ms is not None:
@@ -251,7 +251,7 @@ def dgc_commit_(vs: Sequence[Tensor], ms: Sequence[Tensor] | None, sent: Sequenc
 
 
 def dgc_dense_(means: Sequence[Tensor], momenta: Sequence[Tensor], mu: float, nesterov: bool) -> list[bool]:
-    """Momentum of parameters sent dense, after the average; if that is not finite, returns False and changes nothing."""
+    """Momentum of dense parameters, after the average; if that is not finite, returns False and changes nothing."""
     finite = [all_finite(mean) for mean in means]
     for mean, m, good in zip(means, momenta, finite):
         if not good:
