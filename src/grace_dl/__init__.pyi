@@ -83,7 +83,7 @@ def acpsgd(
     seed: the seed of all random draws.
     dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
-    Reference: Zhang 2023, ICDCS. Bits per element: 32 rn/nm, 32 rm/nm in turn.
+    Reference: Zhang 2023, ICDCS. Bits per element: 32 rn/nm, 32 rm/nm alternating.
 
     >>> import grace_dl as grace
     >>> grace.acpsgd() == grace.parse('acpsgd:4')

@@ -210,6 +210,6 @@ def _show(results: Results, console: Console, wanted: Sequence[tuple[str, int, s
     if wanted is not None and len(found) > 1:
         console.print(tables.grid_table([r for records in found.values() for r in records]))
     console.print(
-        "[dim]silent: the same step under a hook that sends nothing, measured alternately with each row[/dim]"
+        "[dim]silent: the same step without communication, measured alternately with each row[/dim]"
     )
     console.print(f"Results: {results.path.resolve()}", soft_wrap=True)

@@ -9,7 +9,7 @@ from ..registry import register
 @register(
     "acpsgd",
     family="low rank",
-    bits="32 rn/nm, 32 rm/nm in turn",
+    bits="32 rn/nm, 32 rm/nm alternating",
     reference="Zhang 2023, ICDCS",
     memories=("acpsgd",),
     schedule=from_step,

@@ -1,7 +1,7 @@
 """The rank of this process under any launcher, and how the ranks find each other.
 
 torchrun sets RANK and WORLD_SIZE, `mpirun` OMPI_* or PMI_*, `horovodrun` HOROVOD_*; without any of them there
-is a single process. The ranks always use torch.distributed (Gloo, or NCCL on GPUs), so that no launcher's library is needed.
+is a single process. The ranks always use torch.distributed (Gloo, or NCCL on GPUs), so no launcher's library is needed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""INCEPTIONN's exponent classes (Li 2018, section 4): drop, 8, 16 bits or the float itself; plain torch, the oracle."""
+"""INCEPTIONN's exponent classes (Li 2018, section 4): drop, 8, 16 bits or the float itself; plain torch."""
 
 from __future__ import annotations
 
