@@ -146,7 +146,7 @@ def check(payload: Payload, ctx: Context) -> Payload:
             return payload
     raise PayloadError(
         f"the payload of {ctx.key.name!r} has tensors of shapes {[tuple(t.shape) for t in payload]}, which are no "
-        f"factors of a tensor of shape {tuple(ctx.shape)}: ranks differ in rank or model. Use the same settings and model on all ranks."
+        f"factors of a tensor of shape {tuple(ctx.shape)}: ranks differ in rank or model. Use the same on all ranks."
     )
 
 
