@@ -5,7 +5,7 @@
     handle = grace.attach(ddp_model, grace.topk(0.01))
     print(handle.stats())
 
-Importing this package imports no framework; names are loaded when first used.
+Importing this package imports no framework; names are loaded on first use.
 """
 
 from __future__ import annotations

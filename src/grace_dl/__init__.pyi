@@ -74,17 +74,17 @@ def acpsgd(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Named:
-    """Low rank: averages P = M orth(Q) and Q = Mᵀ orth(P) in turn, one a step; the result is P Qᵀ.
+    """Low rank: alternates between averaging P = M orth(Q) and Q = Mᵀ orth(P), one per step; the result is P Qᵀ.
 
     rank: the number of columns of each factor; 1 to 4 is usual.
-    min_compression_rate: tensors whose factors are not this many times smaller travel uncompressed.
+    min_compression_rate: tensors whose factors are not this many times smaller are sent uncompressed.
     start_iter: gradients are averaged uncompressed before this step.
     memory: the error memory, by name: one of acpsgd.
-    communicator: the way of exchange, by name: one of allreduce; allreduce by default.
+    communicator: the collective that exchanges payloads, by name: one of allreduce; allreduce by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 1024 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
-    Reference: Zhang 2023, ICDCS. Bits per element: 32 rn/nm, 32 rm/nm in turn.
+    Reference: Zhang 2023, ICDCS. Bits per element: 32 rn/nm, 32 rm/nm alternating.
 
     >>> import grace_dl as grace
     >>> grace.acpsgd() == grace.parse('acpsgd:4')
@@ -103,13 +103,13 @@ def adaq(
 ) -> Named:
     """Sends the top share of positives and of negatives, each as its mean, with coded indices and one sign bit each.
 
-    ratio: the share of either side that is sent, at least one element where there is any.
+    ratio: the share of each side that is sent; at least one element if there is any.
     beta: weight of the residual; 1 is plain error feedback, less forgets.
     gamma: weight of the gradient.
     memory: the error memory, by name: one of residual, none.
-    communicator: the way of exchange, by name: one of allgather, broadcast; allgather by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast; allgather by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 1024 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
     Reference: Dryden 2016, MLHPC. Bits per element: ratio x (1 + coded index).
 
@@ -128,9 +128,9 @@ def bf16(
     """Casts to bfloat16: the range of float32 with 8 bits of precision.
 
     memory: the error memory, by name: one of none, residual.
-    communicator: the way of exchange, by name: one of allreduce, allgather, broadcast, alltoall; allreduce by default.
+    communicator: the collective that exchanges payloads, by name: one of allreduce, allgather, broadcast, alltoall; allreduce by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 1024 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
     Reference: Kalamkar 2019, arXiv:1905.12322. Bits per element: 16.
 
@@ -165,25 +165,25 @@ def dgc(
     """Sends at most k elements above a sampled threshold; pair it with the `dgc` memory.
 
     ratio: share of the elements sent, once the warm-up is over.
-    sample_ratio, strided_sample: how many elements are looked at for the threshold, at a stride or drawn at random;
-    1 looks at all, which is exact top-k.
+    sample_ratio, strided_sample: the share of elements sampled for the threshold, at a stride or at random;
+    1 samples all, which is exact top-k.
     compress_upper_bound, compress_lower_bound, max_adaptation_iters: the threshold is lowered (or, without
-    `resample`, raised) by these factors until the number of hits lies within them, at most so many times.
-    resample: with more hits than the upper bound allows take the k largest at once. Whatever remains above k hits
-    is trimmed by magnitude in any case.
-    fp16_values: values travel as float16.
-    int32_indices: accepted for scripts that set it; indices are coded in 9 to 13 bits, smaller than either width.
-    warmup_stages, warmup_steps: so many stages of so many steps lead from a quarter of the elements to `ratio`.
-    warmup_coeff: the factor of the ratio from stage to stage, or a list with the ratio of each stage.
-    momentum: mu; the optimizer then runs without momentum of its own.
+    `resample`, raised) by these factors until the number of hits is within the bounds, at most this many times.
+    resample: if there are more hits than the upper bound allows, take the k largest directly. More than k hits
+    are always trimmed by magnitude.
+    fp16_values: send values as float16.
+    int32_indices: accepted for compatibility; indices are always coded in 9 to 13 bits.
+    warmup_stages, warmup_steps: number and length in steps of the stages from a quarter of the elements to `ratio`.
+    warmup_coeff: the factor between the ratios of two stages, or a list with the ratio of each stage.
+    momentum: mu; the optimizer must then have no momentum.
     nesterov: m = mu (m + g), v = v + m + g.
-    momentum_masking: zero m where something was sent, so that stale momentum does not push old directions.
+    momentum_masking: set m to zero where an element was sent, so that stale momentum is dropped.
     gradient_clipping: before accumulation, limit each parameter's local gradient to this norm divided by the square
     root of the number of workers; or a function from gradient to clipped gradient.
     memory: the error memory, by name: one of dgc, residual.
-    communicator: the way of exchange, by name: one of allgather, broadcast; allgather by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast; allgather by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 1024 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
     Reference: Lin 2018, ICLR. Bits per element: ratio x (value + coded index).
 
@@ -202,12 +202,12 @@ def eden(
 ) -> Named:
     """Rotates blocks of 4096 elements at random and quantises each coordinate to `bits` bits, with an unbiased scale.
 
-    bits: 1 to 4 a coordinate. The rotation's seed travels with the payload, so every rank may draw its own: errors of
+    bits: 1 to 4 per coordinate. The rotation's seed is part of the payload, so every rank draws its own: errors of
     different ranks are independent and average out.
     memory: the error memory, by name: one of none, residual.
-    communicator: the way of exchange, by name: one of allgather, broadcast, alltoall; allgather by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 1024 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
     Reference: Vargaftik 2022, ICML. Bits per element: 1 to 4.
 
@@ -226,11 +226,11 @@ def efsignsgd(
 ) -> Named:
     """Sends mean(abs x) * sign(x) of x = e + lr * g; the result is the mean over workers divided by lr.
 
-    lr: the learning rate of the optimizer; the residual is kept in units of its step.
+    lr: the learning rate of the optimizer; the residual is stored in units of its step.
     memory: the error memory, by name: one of efsignsgd.
-    communicator: the way of exchange, by name: one of allgather, broadcast; allgather by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast; allgather by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 1024 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
     Reference: Karimireddy 2019, ICML. Bits per element: 1.
 
@@ -246,12 +246,12 @@ def fp16(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Named:
-    """Casts to float16; values beyond its range become its largest number.
+    """Casts to float16; values out of range saturate.
 
     memory: the error memory, by name: one of none, residual.
-    communicator: the way of exchange, by name: one of allreduce, allgather, broadcast, alltoall; allreduce by default.
+    communicator: the collective that exchanges payloads, by name: one of allreduce, allgather, broadcast, alltoall; allreduce by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 1024 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
     Reference: IEEE 754 binary16. Bits per element: 16.
 
@@ -274,9 +274,9 @@ def fp8(
     beta: weight of the residual; 1 is plain error feedback, less forgets.
     gamma: weight of the gradient.
     memory: the error memory, by name: one of residual, none.
-    communicator: the way of exchange, by name: one of allgather, broadcast, alltoall; allgather by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 1024 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
     Reference: Micikevicius 2022, arXiv:2209.05433. Bits per element: 8.1.
 
@@ -295,16 +295,16 @@ def inceptionn(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Named:
-    """Drops what is below the bound, sends the rest as 8 or 16 bit multiples of it, and large values as they are.
+    """Drops values below the error bound, sends others as 8- or 16-bit multiples of it, and large values uncompressed.
 
     error_bound: no element is off by more than this; the largest power of two that does not exceed it is used, because
     multiples of a power of two are exact.
     beta: weight of the residual; 1 is plain error feedback, less forgets.
     gamma: weight of the gradient.
     memory: the error memory, by name: one of residual, none.
-    communicator: the way of exchange, by name: one of allgather, broadcast; allgather by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast; allgather by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 1024 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
     Reference: Li 2018, MICRO. Bits per element: 2 to 34, varies.
 
@@ -323,9 +323,9 @@ def int4(
     """Integers of 4 bits, stochastically rounded, with the absmax of each block of 256 as its scale.
 
     memory: the error memory, by name: one of none, residual.
-    communicator: the way of exchange, by name: one of allgather, broadcast, alltoall; alltoall by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; alltoall by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 1024 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
     Reference: Dettmers 2022, ICLR (blockwise). Bits per element: 4.1.
 
@@ -344,9 +344,9 @@ def int8(
     """Integers of 8 bits, stochastically rounded, with the absmax of each block of 256 as its scale.
 
     memory: the error memory, by name: one of none, residual.
-    communicator: the way of exchange, by name: one of allgather, broadcast, alltoall; alltoall by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; alltoall by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 1024 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
     Reference: Dettmers 2022, ICLR (blockwise). Bits per element: 8.1.
 
@@ -365,9 +365,9 @@ def natural(
     """Rounds stochastically to a power of two: a sign and an exponent below the largest of its block.
 
     memory: the error memory, by name: one of none, residual.
-    communicator: the way of exchange, by name: one of allgather, broadcast, alltoall; allgather by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 1024 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
     Reference: Horváth 2019, arXiv:1905.10988. Bits per element: 8.
 
@@ -383,12 +383,12 @@ def none(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Named:
-    """Sends the tensor as it is.
+    """Sends the tensor uncompressed.
 
     memory: the error memory, by name: one of none, residual.
-    communicator: the way of exchange, by name: one of allreduce, allgather, broadcast, alltoall; allreduce by default.
+    communicator: the collective that exchanges payloads, by name: one of allreduce, allgather, broadcast, alltoall; allreduce by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 1024 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
     Reference: plain all-reduce. Bits per element: 32.
 
@@ -411,9 +411,9 @@ def onebit(
     beta: weight of the residual; 1 is plain error feedback, less forgets.
     gamma: weight of the gradient.
     memory: the error memory, by name: one of residual, none.
-    communicator: the way of exchange, by name: one of allgather, broadcast; allgather by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast; allgather by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 1024 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
     Reference: Seide 2014, Interspeech. Bits per element: 1.
 
@@ -436,13 +436,13 @@ def powersgd(
     """Low rank: averages P = M Q, orthonormalises it, averages Q = Mᵀ P; the result is P Qᵀ.
 
     rank: the number of columns of each factor; 1 to 4 is usual.
-    min_compression_rate: tensors whose factors are not this many times smaller travel uncompressed.
-    num_iters_per_step: power iterations in a step, two all-reduces each.
+    min_compression_rate: tensors whose factors are not this many times smaller are sent uncompressed.
+    num_iters_per_step: power iterations per step, two all-reduces each.
     start_iter: gradients are averaged uncompressed before this step.
     memory: the error memory, by name: one of powersgd.
-    communicator: the way of exchange, by name: one of allreduce; allreduce by default.
+    communicator: the collective that exchanges payloads, by name: one of allreduce; allreduce by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 1024 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
     Reference: Vogels 2019, NeurIPS. Bits per element: 32 r(n+m)/nm.
 
@@ -463,13 +463,13 @@ def qsgd(
 ) -> Named:
     """Levels of a bucket's norm, stochastically rounded: norm * sign * xi / quantum_num.
 
-    quantum_num: the number of levels between zero and the norm; 127 takes one byte an element.
+    quantum_num: the number of levels between zero and the norm; 127 takes one byte per element.
     bucket_size: elements that share a norm.
     norm: "l2", as in the paper, or "max", which has a smaller error.
     memory: the error memory, by name: one of none, residual.
-    communicator: the way of exchange, by name: one of allgather, broadcast, alltoall; allgather by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 1024 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
     Reference: Alistarh 2017, NeurIPS. Bits per element: 8.3.
 
@@ -487,18 +487,18 @@ def randomk(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Named:
-    """Sends the values at k random places; the places are drawn by every rank alike, so payloads sum.
+    """Sends the values at k random indices, which are the same on every rank, so payloads can be summed.
 
-    The tensor is cut into k strata of equal size (to one) and one place is drawn in each. Every element is as likely
-    as with k free draws without replacement; the variance is lower, places come out sorted and distinct at a cost of O(k),
-    and memory is walked in order.
+    The tensor is split into k strata whose sizes differ by at most one, and one index is drawn in each. Every element
+    is as likely as with k draws without replacement; the variance is lower, indices are sorted and distinct at O(k)
+    cost, and memory is accessed in order.
     ratio: share of the elements sent.
-    scaled: multiply each value by its stratum's size, which makes the estimate unbiased. Right without a memory;
-    with error feedback plain values must be sent, or the residual explodes. None: decided by the memory in use.
+    scaled: multiply each value by its stratum's size, which makes the estimate unbiased. Use it without a memory;
+    with error feedback it must be False, or the residual diverges. None: chosen by the memory in use.
     memory: the error memory, by name: one of none, residual.
-    communicator: the way of exchange, by name: one of allreduce, allgather, broadcast; allreduce by default.
+    communicator: the collective that exchanges payloads, by name: one of allreduce, allgather, broadcast; allreduce by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 1024 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
     Reference: Stich 2018, NeurIPS. Bits per element: 32 x ratio.
 
@@ -514,12 +514,12 @@ def signsgd(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Named:
-    """Signs, decided by majority vote over workers; the result is 1 or -1, or 0 where all gradients are.
+    """Signs, combined by majority vote over workers; the result is 1 or -1, or 0 where all gradients are 0.
 
     memory: the error memory, by name: one of none.
-    communicator: the way of exchange, by name: one of allgather, broadcast; allgather by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast; allgather by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 0 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 0 by default.
 
     Reference: Bernstein 2018, ICML. Bits per element: 1.
 
@@ -536,13 +536,13 @@ def signum(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Named:
-    """Signs of the momentum m = momentum * m + (1 - momentum) * g, decided by majority vote over workers.
+    """Signs of the momentum m = momentum * m + (1 - momentum) * g, combined by majority vote over workers.
 
-    momentum: the share of the last step's momentum that is kept.
+    momentum: the weight of the previous momentum.
     memory: the error memory, by name: one of signum.
-    communicator: the way of exchange, by name: one of allgather, broadcast; allgather by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast; allgather by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 0 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 0 by default.
 
     Reference: Bernstein 2018, ICML. Bits per element: 1.
 
@@ -561,15 +561,15 @@ def sketch(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Named:
-    """Codes elements by quantile bucket; a bucket is decoded to the mean of its elements.
+    """Codes each element by its quantile bucket; a bucket is decoded to the mean of its elements.
 
-    quantiles: how many buckets, a power of two from 2 to 256.
+    quantiles: the number of buckets, a power of two from 2 to 256.
     beta: weight of the residual; 1 is plain error feedback, less forgets.
     gamma: weight of the gradient.
     memory: the error memory, by name: one of residual, none.
-    communicator: the way of exchange, by name: one of allgather, broadcast, alltoall; allgather by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 1024 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
     Reference: Jiang 2018 (SketchML), SIGMOD. Bits per element: log2(quantiles).
 
@@ -588,9 +588,9 @@ def terngrad(
     """Clips at 2.5 sigma, then sends sign times scale with probability abs(x) / scale, or zero.
 
     memory: the error memory, by name: one of none, residual.
-    communicator: the way of exchange, by name: one of allgather, broadcast; allgather by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast; allgather by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 1024 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
     Reference: Wen 2017, NeurIPS. Bits per element: 1.6.
 
@@ -610,16 +610,16 @@ def threshold(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Named:
-    """Sends the elements with |x| >= threshold; how many depends on the data, and none is fine.
+    """Sends the elements with |x| >= threshold; their number depends on the data and may be zero.
 
-    threshold: the magnitude from which an element is sent, in units of the gradient.
+    threshold: the smallest magnitude that is sent, in units of the gradient.
     value_dtype: "float16" or "bfloat16" halves the values on the wire; None sends the gradient's own precision.
     beta: weight of the residual; 1 is plain error feedback, less forgets.
     gamma: weight of the gradient.
     memory: the error memory, by name: one of residual, none.
-    communicator: the way of exchange, by name: one of allgather, broadcast; allgather by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast; allgather by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 1024 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
     Reference: Strom 2015, Interspeech. Bits per element: varies: value + coded index an element sent.
 
@@ -641,15 +641,15 @@ def topk(
 ) -> Named:
     """Sends the k largest magnitudes with coded indices.
 
-    ratio: share of the elements sent, k = ratio * d rounded, at least 1. Equal magnitudes: the lowest
-    index wins, so that every backend selects the same elements.
+    ratio: share of the elements sent, k = ratio * d rounded, at least 1. Ties are broken by the lowest
+    index, so that every backend selects the same elements.
     value_dtype: "float16" or "bfloat16" halves the values on the wire; None sends the gradient's own precision.
     beta: weight of the residual; 1 is plain error feedback, less forgets.
     gamma: weight of the gradient.
     memory: the error memory, by name: one of residual, none.
-    communicator: the way of exchange, by name: one of allgather, broadcast; allgather by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast; allgather by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 1024 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
     Reference: Aji & Heafield 2017, EMNLP. Bits per element: ratio x (value + coded index).
 
@@ -672,9 +672,9 @@ def u8bit(
     beta: weight of the residual; 1 is plain error feedback, less forgets.
     gamma: weight of the gradient.
     memory: the error memory, by name: one of residual, none.
-    communicator: the way of exchange, by name: one of allgather, broadcast, alltoall; allgather by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default.
     seed: the seed of all random draws.
-    dense_below: parameters with fewer elements travel uncompressed; 1024 by default.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
     Reference: Dettmers 2015, ICLR 2016. Bits per element: 8.
 

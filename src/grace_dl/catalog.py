@@ -1,4 +1,4 @@
-"""Everything a method is made of, by name: methods, memories and communicators.
+"""Methods, memories and communicators by name.
 
 Constructors, the text form, the command line, the documentation and the contract tests all read these tables.
 
@@ -33,7 +33,7 @@ from .memory.signum import SignumMemory
 from .registry import MethodInfo, Parameter, parameters, unknown
 
 FAMILIES = ("lower precision", "quantiser", "signs", "sparsifier", "low rank")
-"""Families of built-in methods, in the order they are listed; users' own methods follow."""
+"""Families of built-in methods, in listing order; user-defined methods follow."""
 
 MEMORIES: dict[str, type[Memory]] = {
     "none": NoneMemory,
@@ -51,7 +51,7 @@ COMMUNICATORS: dict[str, type[Communicator]] = {
 
 
 def methods() -> dict[str, MethodInfo]:
-    """All methods by name: the built-in ones by family, then users' own."""
+    """All methods by name: the built-in ones by family, then user-defined ones."""
     for name in builtin_names():
         importlib.import_module(f"{builtin.__name__}.{name}")
     places = {family: place for place, family in enumerate(FAMILIES)}
@@ -65,7 +65,7 @@ def builtin_names() -> list[str]:
 
 
 def info(name: str) -> MethodInfo:
-    """What is known of one method."""
+    """Metadata of one method."""
     if name not in registry.methods and name in builtin_names():
         importlib.import_module(f"{builtin.__name__}.{name}")
     if name not in registry.methods:
@@ -74,7 +74,7 @@ def info(name: str) -> MethodInfo:
 
 
 def info_of(cls: type) -> MethodInfo:
-    """What is known of a compressor's class; of a subclass of a registered one, what is known of that."""
+    """Metadata of a compressor class, or of its registered base class."""
     for base in cls.__mro__:
         for method in registry.methods.values():
             if method.cls is base:
@@ -83,12 +83,12 @@ def info_of(cls: type) -> MethodInfo:
 
 
 def communicators_of(method: MethodInfo) -> tuple[str, ...]:
-    """The communicators that can carry a method's payloads."""
+    """The valid communicators of a method."""
     return tuple(name for name, way in COMMUNICATORS.items() if way.carries(method.cls))
 
 
 def communicator_for(method: MethodInfo, name: str | None = None) -> type[Communicator]:
-    """The communicator to use where `name` is asked for; the method's default for None."""
+    """The communicator for `name`; the method's default for None."""
     if name is not None and name not in COMMUNICATORS:
         raise unknown("communicator", name, COMMUNICATORS)
     way = COMMUNICATORS[method.communicator if name is None else name]
@@ -101,14 +101,14 @@ def communicator_for(method: MethodInfo, name: str | None = None) -> type[Commun
 
 
 def memory_for(method: MethodInfo, name: str | None = None) -> type[Memory]:
-    """The memory to use where `name` is asked for; the method's default for None."""
+    """The memory for `name`; the method's default for None."""
     if name is not None and name not in MEMORIES:
         raise unknown("memory", name, MEMORIES)
     return MEMORIES[method.memory(name)]
 
 
 def memory_name(memory: Memory) -> str | None:
-    """The table's name of a memory object; None for a user's own class."""
+    """The registered name of a memory object; None for a user-defined class."""
     return next((name for name, cls in MEMORIES.items() if cls is type(memory)), None)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich.console import Console
 
 WIDE = 120
-"""Columns that every table fits in."""
+"""A width in columns that fits every table."""
 
 
 def output() -> Console:
-    """The terminal; or a file or pipe, which has no width of its own and gets one that every table fits in."""
+    """The console; for files and pipes, which have no width, with one that fits every table."""
     found = Console()
     return found if found.is_terminal or found.width >= WIDE else Console(width=WIDE)

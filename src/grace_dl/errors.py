@@ -12,15 +12,15 @@ class ConfigError(GraceError, ValueError):
 
 
 class UnsupportedError(GraceError, TypeError):
-    """The input is of a kind that cannot be compressed (a sparse gradient, an integer tensor, ...)."""
+    """The input cannot be compressed (a sparse gradient, an integer tensor, ...)."""
 
 
 class LayoutError(GraceError, RuntimeError):
-    """Ranks disagree on what is exchanged: other parameters, other buckets or another method."""
+    """Ranks disagree on what is exchanged: different parameters, buckets or methods."""
 
 
 class PayloadError(GraceError, ValueError):
-    """Bytes received from a peer do not decode: wrong size, index out of range, broken code."""
+    """Bytes received from a peer do not decode: wrong size, index out of range, invalid code."""
 
 
 class PeerError(GraceError, RuntimeError):
@@ -28,11 +28,11 @@ class PeerError(GraceError, RuntimeError):
 
 
 class StateError(GraceError, ValueError):
-    """A state dict does not fit the object it is loaded into."""
+    """A state dict does not match the object it is loaded into."""
 
 
 class DivergedError(GraceError, ArithmeticError):
-    """Training has diverged: losses or gradients are no longer finite, on every rank alike."""
+    """Training has diverged: losses or gradients are no longer finite, on every rank."""
 
 
 class MissingExtraError(GraceError, ImportError):

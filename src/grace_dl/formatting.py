@@ -1,4 +1,4 @@
-"""Numbers, sizes, rates and times for people, and text for HTML."""
+"""Human-readable numbers, sizes, rates and times, and text for HTML."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ UNLIMITED = 1e14
 
 
 def escape(text: object) -> str:
-    """Text that means itself in HTML, in attributes too."""
+    """Text escaped for HTML, including attributes."""
     return html.escape(str(text), quote=True)
 
 
 def number(value: float, digits: int = 3) -> str:
-    """To so many significant digits, without exponents where people would not write one.
+    """Round to significant digits, without an exponent for numbers of ordinary size.
 
     >>> [number(v) for v in (0.01234, 1.5, 61.62, 1234.5, 0)]
     ['0.0123', '1.50', '61.6', '1,234', '0']
@@ -70,7 +70,7 @@ def rate(bits: float) -> str:
 
 
 def link(record: Mapping[str, Any]) -> str:
-    """How a record's workers are joined."""
+    """How a record's workers are connected."""
     return str(record["rate"]) if record["bits"] >= UNLIMITED else rate(record["bits"])
 
 

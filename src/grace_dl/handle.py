@@ -1,4 +1,4 @@
-"""The handle: what `attach` returns, whatever it attached to."""
+"""The handle that `attach` returns, for every kind of target."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ H = TypeVar("H", bound="Handle")
 
 
 class Handle:
-    """A method at work on a model or an optimizer; owns all state of the method.
+    """A method attached to a model or an optimizer; owns all state of the method.
 
-    It need not be kept: compression goes on as long as its target lives. Used in `with`, it is closed at the end.
+    You need not keep a reference: compression continues for the lifetime of its target. A `with` block closes it.
     """
 
     def __init__(self, session: Session) -> None:
@@ -46,13 +46,13 @@ class Handle:
         return self._session is None
 
     def stats(self) -> Stats:
-        """Bytes, collectives and seconds of this rank since `attach`; also once the handle is closed."""
+        """Bytes, collectives and seconds of this rank since `attach`; also available after `close`."""
         return self._stats.copy()
 
     def switch(self, method: Method | str | CarriesMethod) -> None:
         """Use another method from the next step on. All ranks must do so between the same two steps.
 
-        What the present method still owes is added to the next gradient, so nothing is lost.
+        The residual of the current method is added to the next gradient, so nothing is lost.
         """
         chosen = as_method(method)
         self._check_idle("switch")
@@ -61,7 +61,7 @@ class Handle:
             self._switched()
 
     def detach(self) -> None:
-        """Average gradients uncompressed from the next step on; what is still owed is paid then."""
+        """Average gradients uncompressed from the next step on; the residual is added to the next gradient."""
         self.switch(build("none"))
 
     def state_dict(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class Handle:
         return self.session.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on exactly where `state_dict` was taken, on the same rank of as many; rejects anything else."""
+        """Restore a `state_dict` of the same rank, number of ranks and method; anything else is rejected."""
         self._check_idle("load")
         self.session.load_state_dict(state)
 
@@ -81,7 +81,7 @@ class Handle:
             )
 
     def close(self) -> None:
-        """Release the target, which behaves from now on as before `attach`, and all state; what is owed is dropped."""
+        """Release the target, which then behaves as before `attach`, and drop all state, including residuals."""
         if self._session is not None:
             self._release()
             session, self._session = self._session, None
@@ -98,21 +98,21 @@ class Handle:
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {'closed' if self.closed else self.method}>"
 
-    # What a target adds -------------------------------------------------------------------------------
+    # Overridden by targets ----------------------------------------------------------------------------
 
     def _busy(self) -> bool:
-        """Whether a step is under way."""
+        """Whether a step is in progress."""
         return False
 
     def _switched(self) -> None:
-        """Another method is in use from now on."""
+        """Called after a switch to another method."""
 
     def _release(self) -> None:
-        """Take back what `attach` changed at the target."""
+        """Undo the changes of `attach` to the target."""
 
 
 class ManualHandle(Handle):
-    """A handle without a target, for loops that exchange each gradient themselves.
+    """A handle without a target, for hand-written loops.
 
     >>> import grace_dl as grace
     >>> import torch

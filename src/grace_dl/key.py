@@ -1,4 +1,4 @@
-"""The name of a draw: all randomness is a pure function of a `Key` and an element's index."""
+"""Keys of random draws: all randomness is a pure function of a `Key` and an element's index."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 class Key(NamedTuple):
     """Where in a run a tensor is compressed: which tensor, which step, which rank, under which seed.
 
-    `workers` and `summed` tell how payloads travel; no draw depends on them.
+    `workers` and `summed` describe how payloads are sent; no draw depends on them.
 
     >>> Key("w", step=3).word() == Key("w", step=3).word()
     True
@@ -26,14 +26,14 @@ class Key(NamedTuple):
     workers: int = 1
     """How many ranks take part."""
     summed: bool = False
-    """The payloads of all ranks are added up on the way, and decoded once."""
+    """Payloads of all ranks are summed during the exchange and decoded once."""
 
     def word(self, stream: str = "") -> int:
         """64 random bits for this rank; `stream` separates several draws of one method."""
         return _hash(f"{self.seed}/{self.step}/{self.rank}/{stream}/{self.name}")
 
     def shared_word(self, stream: str = "") -> int:
-        """64 random bits that every rank draws alike."""
+        """64 random bits that are the same on every rank."""
         return _hash(f"{self.seed}/{self.step}/shared/{stream}/{self.name}")
 
 

@@ -1,6 +1,6 @@
 """Registration of methods: what a `Compressor` subclass declares about itself.
 
-This module only keeps the table; `catalog` finds the built-in methods and the memories and communicators they go with.
+This module holds only the table; `catalog` finds the built-in methods and their memories and communicators.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .errors import ConfigError
 T = TypeVar("T", bound=type)
 
 DENSE_BELOW = 1024
-"""Parameters with fewer elements travel uncompressed, unless a method says otherwise."""
+"""Parameters with fewer elements are sent uncompressed, unless a method overrides it."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Parameter:
 
 
 Stages = tuple[tuple[int, "dict[str, Any] | None"], ...]
-"""First steps with the settings that change there; None stands for plain averaging."""
+"""First steps with the settings that change there; None means plain averaging."""
 
 
 @dataclass(frozen=True)
 class MethodInfo:
-    """What is known of a method without running it."""
+    """Metadata of a method."""
 
     name: str
     cls: Any
@@ -43,25 +43,25 @@ class MethodInfo:
     summary: str
     reference: str
     bits: str
-    """Wire size per element of the dense gradient, for people."""
+    """Bits per element of the dense gradient, as text."""
     family: str
     memories: tuple[str, ...]
-    """Memories it may be paired with; the first is its default."""
+    """Valid memories; the first is the default."""
     communicator: str
     """Its default communicator."""
     dense_below: int
-    """Parameters with fewer elements travel dense (0: none do)."""
+    """Parameters with fewer elements are sent dense (0: none)."""
     parameters: tuple[Parameter, ...]
     """Settings of the compressor."""
     schedule: Callable[..., Stages] | None
-    """Turns settings of the method into stages, for methods that change during training."""
+    """Returns the stages for given settings, for methods that change during training."""
     warn: Mapping[str, str]
     """Memories that are allowed, but known to diverge: name to reason."""
 
     def memory(self, name: str | None = None) -> str:
-        """The memory to use where `name` is asked for; the default for None.
+        """The memory for `name`; the default for None.
 
-        Momenta and factors are part of some methods. Scripts that ask for no memory there mean the method's own.
+        Some methods require a memory for their momenta or factors. For those, `none` selects the method's own memory.
         """
         if name is None or (name == "none" and "none" not in self.memories):
             return self.memories[0]
@@ -91,8 +91,8 @@ def register(
 ) -> Callable[[T], T]:
     """Class decorator: give a `Compressor` a name, a constructor `grace.<name>(...)` and a text form.
 
-    `memories`: those it may be paired with, the default first. `communicator`: its default way of exchange.
-    `dense_below`: parameters with fewer elements travel uncompressed. `warn`: memories that are allowed but diverge.
+    `memories`: valid memories, the default first. `communicator`: the default communicator.
+    `dense_below`: parameters with fewer elements are sent uncompressed. `warn`: memories that are allowed but diverge.
     `schedule`: a function of settings that returns stages, for a method that changes during training.
     """
     if not name.isidentifier():
@@ -133,7 +133,7 @@ def describe(
     schedule: Callable[..., Stages] | None = None,
     warn: Mapping[str, str] | None = None,
 ) -> MethodInfo:
-    """What is known of a compressor's class; what is not given follows from its declared facts."""
+    """Metadata of a compressor class; missing values are derived from its class attributes."""
     return MethodInfo(
         name=name,
         cls=cls,
@@ -156,11 +156,11 @@ def unregister(name: str) -> None:
 
 
 _INHERITED = ("average", "tensors_size_are_same")
-"""Arguments of `Compressor` itself, which are no settings of a method."""
+"""Arguments of `Compressor` itself, which are not settings of a method."""
 
 
 def parameters(source: Any) -> tuple[Parameter, ...]:
-    """The settings that a class or function takes, read from its signature."""
+    """The settings of a class or function, from its signature."""
     return tuple(
         Parameter(p.name, None if p.default is p.empty else p.default, _annotation(p))
         for p in inspect.signature(source).parameters.values()
@@ -176,7 +176,7 @@ def _annotation(parameter: inspect.Parameter) -> str:
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> ConfigError:
-    """The error for a name that is not in a table, with the nearest one that is."""
+    """The error for an unknown name, with the closest valid one."""
     names = list(known)
     near = difflib.get_close_matches(str(name).lower(), names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""

@@ -1,4 +1,4 @@
-"""A method at work: its state, its communicators and the ranks it exchanges with. A handle owns one."""
+"""A running method: its state, its communicators and the ranks it exchanges with. A handle owns one session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SAVED = ("rank", "world_size", "loss_scale", "steps", "carried", "parts")
 
 @dataclass(slots=True)
 class _Route:
-    """How a bucket was divided among communicators, and for which names and stage that holds."""
+    """How a bucket is divided among communicators, and the names and stage for which this is valid."""
 
     names: tuple[str, ...]
     stage: Hashable
@@ -32,10 +32,10 @@ class _Route:
 
 
 class Session:
-    """Runs `method` among the ranks of `transport`. All ranks make theirs together, with the same method.
+    """Runs `method` among the ranks of `transport`. All ranks create their session together, with the same method.
 
-    A method is resolved for each parameter at each step; where the answer changes (a schedule, `switch`), the
-    parameter's state moves from one communicator to the next, and nothing that is owed is lost.
+    The method is resolved for each parameter at each step. Where the result changes (a schedule, `switch`), the
+    parameter's state moves to the new communicator, and no residual is lost.
     """
 
     def __init__(self, method: Method, transport: Transport) -> None:
@@ -49,7 +49,7 @@ class Session:
         self._communicators = self._open(method)
 
     def _open(self, method: Method) -> dict[Single, Communicator]:
-        """The communicators of a method, those of today where it has them too; changes nothing but the transport."""
+        """The communicators of a method; existing ones are reused. Changes nothing but the transport."""
         opened = {
             part: self._communicators.get(part) or part.build(self.transport, self.state)
             for part in method.parts()
@@ -58,11 +58,11 @@ class Session:
         return opened
 
     def communicator_of(self, name: str) -> Communicator:
-        """The communicator that holds a parameter's state, or will at its next step."""
+        """The communicator that holds a parameter's state, or will hold it at the next step."""
         return self._communicators[self._homes.get(name) or self.method.resolve(name, self.state.furthest)]
 
     def memories(self) -> dict[str, Memory]:
-        """All memories, by the text of their part of the method and their label within it."""
+        """All memories, by the text of their method and their label within it."""
         return {
             f"{text}/{label}": memory
             for part, text in self._texts().items()
@@ -70,7 +70,7 @@ class Session:
         }
 
     def _texts(self) -> dict[Single, str]:
-        """The parts of the method with a text for each, which counts those that are written alike."""
+        """The parts of the method, each with a unique text (equal texts are numbered)."""
         texts: dict[Single, str] = {}
         for part in self._communicators:
             same = sum(str(other) == str(part) for other in texts)
@@ -79,18 +79,18 @@ class Session:
 
     @property
     def whole_buckets(self) -> bool:
-        """Whether the method takes buckets as a whole, which must then have no gaps."""
+        """Whether the method encodes whole buckets, which must then have no gaps."""
         return all(found.compressor.whole_bucket for found in self._communicators.values())
 
     # Steps --------------------------------------------------------------------------------------------
 
     def driver(self) -> StepDriver:
-        """A new step of training, for all its buckets."""
+        """Start a training step; returns the driver for all its buckets."""
         self._follow()
         return StepDriver(self, self.state.furthest)
 
     def _follow(self) -> None:
-        """Rejoin the engine, if it was started anew."""
+        """Rejoin the engine if it was restarted."""
         if self.transport.stale:
             self.rejoin(self.transport.renew())
 
@@ -99,7 +99,7 @@ class Session:
         return self.receive(*self.send(tensor, name))
 
     def send(self, tensor: Tensor, name: str) -> tuple[StepDriver, Bucket]:
-        """Compress and send; give what is returned to `receive`."""
+        """Compress and send; pass the result to `receive`."""
         bucket = single(tensor, name)
         self._follow()
         driver = StepDriver(self, self.state.step(name))
@@ -108,12 +108,12 @@ class Session:
         return driver, bucket
 
     def receive(self, driver: StepDriver, bucket: Bucket) -> Tensor:
-        """Wait for what `send` began; returns the result."""
+        """Complete what `send` started; returns the result."""
         driver.finish()
         return bucket.segments[0].view
 
     def programs(self, bucket: Bucket, step: int) -> list[Program]:
-        """The programs that carry a bucket: one for each method that its parameters have at this step."""
+        """The programs that exchange a bucket: one for each method of its parameters at this step."""
         route = self._route(bucket, step)
         if len(route.places) == 1:
             return [self._communicators[route.places[0][0]].program(bucket)]
@@ -149,18 +149,18 @@ class Session:
     # Change -------------------------------------------------------------------------------------------
 
     def switch(self, method: Method) -> None:
-        """Use another method from the next step on; what is owed is paid by it. All ranks switch between the same steps."""
+        """Use another method from the next step on; residuals carry over. All ranks switch between the same steps."""
         opened = self._open(method)
         self.method = method
         self._routes.clear()
-        # State of the former method moves now, so that nothing of it is left in memory.
+        # Move the state of the previous method now, so that its memory is freed.
         self._communicators = {**self._communicators, **opened}
         for name in list(self._homes):
             self._move(name, method.resolve(name, self.state.furthest))
         self._communicators = opened
 
     def rejoin(self, transport: Transport) -> None:
-        """Go on among other ranks, as after an elastic reset: everyone begins anew, but still pays what it owes."""
+        """Continue with different ranks, as after an elastic reset: state starts fresh, but residuals carry over."""
         for name, home in self._homes.items():
             self.state.carry(name, self._communicators[home].owed(name))
         self.state.steps.clear()
@@ -172,13 +172,13 @@ class Session:
         self._communicators = self._open(self.method)
 
     def forget_buckets(self) -> None:
-        """Drop what was prepared for buckets, because they are made anew."""
+        """Drop the plans of buckets, because buckets are rebuilt."""
         self._routes.clear()
         for communicator in self._communicators.values():
             communicator.forget_plans()
 
     def set_loss_scale(self, scale: float) -> None:
-        """Gradients are multiplied by `scale` from now on; state kept so far follows."""
+        """Set the loss scale of the gradients; existing state is rescaled."""
         before = self.state.loss_scale
         if before is not None and scale != before:
             for memory in self.memories().values():
@@ -196,14 +196,14 @@ class Session:
     # Checkpoints --------------------------------------------------------------------------------------
 
     def residual(self, name: str) -> Tensor | None:
-        """What is still owed for a parameter, flat, in units of the gradient."""
+        """The residual of a parameter, flat, in units of the gradient."""
         owed, carried = self.communicator_of(name).owed(name), self.state.carried.get(name)
         if owed is None or carried is None:
             return carried if owed is None else owed
         return owed + carried
 
     def state_dict(self) -> dict[str, Any]:
-        """All that this rank needs to go on exactly where it is."""
+        """All state that this rank needs to resume exactly."""
         return {
             "format": _FORMAT,
             "method": str(self.method),
@@ -222,7 +222,7 @@ class Session:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state_dict` of the same rank; nothing is changed where it does not fit."""
+        """Restore the `state_dict` of the same rank; changes nothing if it does not match."""
         self.check_state(state)
         memories = {
             memory: state["parts"][text][label]
@@ -252,7 +252,7 @@ class Session:
         }
 
     def check_state(self, state: Any) -> None:
-        """Raise unless `state` is a saved state that fits; changes nothing."""
+        """Raise unless `state` is a matching saved state; changes nothing."""
         if not isinstance(state, Mapping):
             raise StateError(f"a {type(state).__name__} is no saved state; pass what state_dict() returned.")
         for field, mine in (("format", _FORMAT), ("method", str(self.method))):

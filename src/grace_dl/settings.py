@@ -1,4 +1,4 @@
-"""The validator of settings: every compressor and memory checks its constructor's arguments here.
+"""Validation of settings: compressors and memories check their constructor arguments here.
 
 An error gives the setting, its value, what is allowed, and why.
 """
@@ -24,7 +24,7 @@ def number(
     below: float = math.inf,
     most: float | None = None,
 ) -> float:
-    """`value` as a float, if it is a number within the bounds: `above` and `below` exclude their end.
+    """Return `value` as a float if it is a number within the bounds; `above` and `below` are exclusive.
 
     >>> number("ratio", 1, "the share that is sent", above=0, most=1)
     1.0
@@ -42,7 +42,7 @@ def number(
 
 
 def whole(label: str, value: Any, why: str, *, least: int, most: int | None = None) -> int:
-    """`value`, if it is a whole number within the bounds.
+    """Return `value` if it is an integer within the bounds.
 
     >>> whole("rank", 4, "columns of a factor", least=1)
     4
@@ -55,14 +55,14 @@ def whole(label: str, value: Any, why: str, *, least: int, most: int | None = No
 
 
 def flag(label: str, value: Any) -> bool:
-    """`value`, if it is True or False."""
+    """Return `value` if it is True or False."""
     if not isinstance(value, bool):
         raise ConfigError(f"{label}={value!r} must be True or False.")
     return value
 
 
 def choice(label: str, value: Any, options: Sequence[T], why: str) -> T:
-    """The one of `options` that `value` is.
+    """Return `value` if it is one of `options`.
 
     >>> choice("norm", "l2", ("l2", "max"), "the scale of a bucket")
     'l2'

@@ -1,4 +1,4 @@
-"""What an exchange cost: bytes, collectives and seconds, counted where they happen."""
+"""Counters of bytes, collectives and seconds."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Stats:
 
     steps: int = 0
     skipped: int = 0
-    """Steps given up because a gradient was not finite on some rank."""
+    """Steps skipped because a gradient was not finite on some rank."""
     collectives: int = 0
     dense_bytes: int = 0
-    """What the gradients measure uncompressed."""
+    """Uncompressed size of the gradients."""
     payload_bytes: int = 0
-    """What this rank handed to collectives, headers included."""
+    """Bytes that this rank passed to collectives, including headers."""
     leaving_bytes: int = 0
-    """What leaves this rank for others: a collective's traffic grows with the number of ranks in its own way."""
+    """Bytes sent from this rank to others; depends on the collective and the number of ranks."""
     seconds: dict[str, float] = field(default_factory=lambda: {"compress": 0.0, "wait": 0.0, "decode": 0.0})
 
     @property

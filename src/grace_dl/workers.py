@@ -1,4 +1,4 @@
-"""Local workers for commands that need several processes: started, watched, and never left hanging."""
+"""Local worker processes for commands: started, monitored and always terminated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Emit = Callable[[Any], None]
 
 
 class WorkerError(GraceError, RuntimeError):
-    """A local worker failed, died or fell silent; the message holds what is known."""
+    """A local worker failed, died or timed out; the message gives the details."""
 
 
 def run_workers(
@@ -35,15 +35,16 @@ def run_workers(
     silence: float = 120.0,
     place: Callable[[int], str] | None = None,
 ) -> list[Any]:
-    """Run `function(rank, world, emit, *arguments)` in `world` processes joined by a Gloo group on this machine.
+    """Run `function(rank, world, emit, *arguments)` in `world` local processes connected by a Gloo group.
 
     `function` must be importable. `place(rank)`, called first on each worker, may move it elsewhere (into a network
-    namespace) and returns the network interface to use; without it that is loopback. Events are handed to `on_event` as they come. When no worker says anything for
-    `silence` seconds, all are ended and the stacks of those still at work are printed. Returns the results by rank.
+    namespace) and returns the network interface to use; without it that is loopback. Events are passed to
+    `on_event` as they arrive. If no worker sends an event for `silence` seconds, all are terminated and the stacks of
+    those still running are printed. Returns the results by rank.
     """
     from torch.distributed import TCPStore
 
-    # Workers that are placed elsewhere may not reach this process, but they share its files.
+    # Workers in another network namespace may not reach this process, but they share its files.
     folder = tempfile.TemporaryDirectory(prefix="grace-workers-")
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if place is None else None
     meeting = store.port if store is not None else os.path.join(folder.name, "store")
@@ -107,7 +108,7 @@ def _watch(
 
 
 def _others(ends: dict[Connection, int], first: Connection) -> list[tuple[str, int, Any]]:
-    """What workers that fail at about the same time say: one may only complain that another has left."""
+    """Collect the errors of workers that fail at about the same time: one may only report that a peer has left."""
     found = []
     deadline = time.monotonic() + 2
     waiting = {end: rank for end, rank in ends.items() if end is not first}
@@ -125,7 +126,7 @@ def _others(ends: dict[Connection, int], first: Connection) -> list[tuple[str, i
 
 
 def _reason(said: list[tuple[str, int, Any]]) -> GraceError:
-    """The error to show: that of a worker which knows what is wrong, before the ones that only saw others go."""
+    """The error to show: root causes first, then errors that only report a lost peer."""
     for kind, _, value in said:
         if kind == "refused" and not isinstance(value, (PeerError, LayoutError)):
             return value
@@ -157,7 +158,7 @@ def _worker(
 ) -> None:
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means, and ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and terminates the workers
     if place is None:
         choose_loopback()
     else:
@@ -190,15 +191,15 @@ def _worker(
 
 
 def _plain(error: GraceError) -> GraceError:
-    """The error without its traceback: the message is for people, where it was raised is of no use to them."""
+    """The error without its traceback, which is of no use to users."""
     try:
         return type(error)(str(error))
-    except TypeError:  # a class of the user's own, made from other things than a message
+    except TypeError:  # a user-defined class whose constructor takes more than a message
         return WorkerError(str(error))
 
 
 def choose_loopback() -> None:
-    """All workers are on this machine; a host name that does not resolve must not keep Gloo from finding them."""
+    """All workers are local: Gloo must not fail because the host name does not resolve."""
     names = [name for _, name in socket.if_nameindex()]
     for loopback in ("lo", "lo0"):
         if loopback in names:

@@ -48,7 +48,7 @@ loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 # 2. all start from the same weights (Keras 3 holds a TensorFlow variable in each of its own)
 hvd.broadcast_variables([v.value for v in model.variables], root_rank=0)
-# 3b. how gradients travel: as they are, or compressed
+# 3b. send gradients uncompressed or compressed
 handle = grace_dl.tensorflow.handle(grace.topk(args.ratio) if args.ratio else grace.none())
 
 

@@ -1,4 +1,4 @@
-"""What a method is: a value, with no state of its own."""
+"""The base class of methods: immutable values without state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..transport import Transport
 
 
 class Method:
-    """What is done with gradients on their way: which compressor, error memory and exchange, with which settings.
+    """How gradients are compressed and exchanged: compressor, error memory, communicator and their settings.
 
     Build one with `grace.<name>(...)` or `grace.parse("<text>")`, and pass it to `grace.attach`.
     """
@@ -23,7 +23,7 @@ class Method:
         raise NotImplementedError
 
     def stage(self, step: int) -> Hashable:
-        """Changes exactly at the steps where `resolve` may."""
+        """An index that changes exactly at the steps where `resolve` may change."""
         return None
 
     def parts(self) -> Iterator[Single]:
@@ -32,7 +32,7 @@ class Method:
 
 
 class Single(Method):
-    """One compressor with its memory and its way of exchange."""
+    """One compressor with its memory and communicator."""
 
     def resolve(self, name: str, step: int) -> Single:
         return self
@@ -41,12 +41,12 @@ class Single(Method):
         yield self
 
     def build(self, transport: Transport, state: State) -> Communicator:
-        """The method at work among the ranks of `transport`, with state that starts empty."""
+        """A communicator that runs the method among the ranks of `transport`, with empty state."""
         raise NotImplementedError
 
 
 def check_method(method: Any) -> Method:
-    """`method`, if it is one."""
+    """Return `method` if it is one; raise otherwise."""
     if isinstance(method, Method):
         return method
     if isinstance(method, type):
@@ -61,5 +61,5 @@ def check_method(method: Any) -> Method:
 
 
 def at(stages: tuple[tuple[int, Any], ...], step: int) -> Any:
-    """What holds at a step, of values with their first steps."""
+    """The value that applies at a step, from values with their first steps."""
     return next(value for first, value in reversed(stages) if first <= step)

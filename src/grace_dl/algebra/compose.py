@@ -1,4 +1,4 @@
-"""Methods made of methods: by parameter, and by step of training."""
+"""Compositions of methods: by parameter and by training step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ByParameter(Method):
     """Different methods for different parameters, chosen by name."""
 
     rules: tuple[tuple[str, Method], ...]
-    """Patterns with their methods; the first that matches counts."""
+    """Patterns with their methods; the first match wins."""
     default: Method
 
     def _method(self, name: str) -> Method:
@@ -48,7 +48,7 @@ class Schedule(Method):
     """Different methods at different steps."""
 
     stages: tuple[tuple[int, Method], ...]
-    """First steps with the methods from there on; the first is 0."""
+    """First steps with their methods; the first is 0."""
 
     def resolve(self, name: str, step: int) -> Single:
         return at(self.stages, step).resolve(name, step)
@@ -67,13 +67,13 @@ class Schedule(Method):
 
 
 _RESERVED = set("=;()'\"")
-"""What the text form of methods uses itself."""
+"""Characters reserved by the text form."""
 
 
 def by_parameter(rules: Mapping[str, Method], *, default: Method) -> ByParameter:
     """Different methods for different parameters.
 
-    `rules` maps shell-style patterns of parameter names to methods; the first that matches counts. `default` is for
+    `rules` maps shell-style patterns of parameter names to methods; the first match wins. `default` applies to
     all other parameters.
 
     >>> import grace_dl as grace
@@ -97,8 +97,8 @@ def by_parameter(rules: Mapping[str, Method], *, default: Method) -> ByParameter
 def schedule(*stages: tuple[int, Method]) -> Schedule:
     """Different methods at different steps of training.
 
-    Each stage is a pair of its first step, counted from 0, and its method. Between stages nothing is lost: what a method
-    still owes is added to the next gradient.
+    Each stage is a pair of its first step, counted from 0, and its method. Nothing is lost between stages: the residual
+    of a method is added to the next gradient.
 
     >>> import grace_dl as grace
     >>> warmed = grace.schedule((0, grace.none()), (500, grace.topk(0.01)))

@@ -1,4 +1,4 @@
-"""Methods made of objects: a user's compressor and memory without registration."""
+"""Methods built from compressor and memory objects, without registration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .named import check_dense_below, check_seed, warn_of_divergence
 
 
 class Custom(Single):
-    """A compressor object with a memory object of one's own; equal only to itself.
+    """A method built from a compressor object and a memory object; equal only to itself.
 
     >>> import grace_dl as grace
     >>> from grace_dl.methods.topk import TopKCompressor
@@ -74,7 +74,7 @@ class Custom(Single):
 
 
 def _partner(memory: type[Memory], compressor: Compressor) -> Memory:
-    """A method's default memory; settings that both have are those of the compressor."""
+    """The default memory of a compressor; shared settings are taken from the compressor."""
     shared = compressor.settings()
     return memory(**{p.name: shared[p.name] for p in parameters(memory) if p.name in shared})
 
@@ -87,8 +87,8 @@ def custom(
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Custom:
-    """A method from objects: a compressor (registered or not) and, if wanted, a memory and the name of a communicator.
+    """Build a method from objects: a compressor (registered or not), and optionally a memory and a communicator's name.
 
-    The objects are copied when the method is attached, so that one method may serve several models.
+    The objects are copied when the method is attached, so a method can be attached to several models.
     """
     return Custom(compressor, memory, communicator, seed=seed, dense_below=dense_below)

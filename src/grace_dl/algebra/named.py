@@ -28,8 +28,8 @@ OPTIONS = (
     Parameter("seed", 0, "int"),
     Parameter("dense_below", None, "int | None"),
 )
-"""Settings that every method has: its partners, the seed of its random draws, and the size under which parameters
-travel uncompressed."""
+"""Settings that every method has: memory, communicator, seed, and the size below which parameters are sent
+uncompressed."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,11 +38,11 @@ class Named(Single):
 
     name: str
     settings: tuple[tuple[str, Any], ...] = ()
-    """Those that differ from their defaults, in the order of the signature."""
+    """Settings that differ from their defaults, in the order of the signature."""
 
     @property
     def info(self) -> MethodInfo:
-        """What the registry knows of it."""
+        """Its metadata in the registry."""
         return catalog.info(self.name)
 
     def get(self, setting: str) -> Any:
@@ -74,7 +74,7 @@ class Named(Single):
         changes = info.schedule(**{name: self.get(name) for name in own})
         if not changes:
             return ()
-        # What only the schedule reads is dropped, so that the last stage is the plain method.
+        # Settings of the schedule are dropped, so that the last stage is the plain method.
         rest = {k: v for k, v in self.settings if k not in own or k in {p.name for p in info.parameters}}
         plain = build("none", **({"seed": rest["seed"]} if "seed" in rest else {}))
         return tuple(
@@ -131,7 +131,7 @@ class Named(Single):
 
 
 def build(name: str, *arguments: Any, **settings: Any) -> Named:
-    """A method by name; its first setting may be given by position.
+    """Build a method by name; the first setting may be positional.
 
     >>> build("topk", 0.01) == build("topk", ratio=0.01)
     True
@@ -169,7 +169,7 @@ def _parameters(info: MethodInfo, memory: str | None) -> dict[str, Parameter]:
 
 
 def _try_out(method: Named) -> None:
-    """Wrong values are rejected by the classes that use them; build each once to find out now."""
+    """Build each class once, so that invalid values are rejected now."""
     info = method.info
     compressor = info.cls(**method._chosen(info.parameters))
     memory = info.memory(method.get("memory"))
@@ -180,7 +180,7 @@ def _try_out(method: Named) -> None:
 
 
 def warn_of_divergence(info: MethodInfo, compressor: Compressor, memory: str | None) -> None:
-    """Warn of a pair that is allowed but known to diverge."""
+    """Warn about a pair that is allowed but known to diverge."""
     known = {**info.warn, **compressor.warn}
     if memory in known:
         warnings.warn(f"{info.name} with memory {memory!r}: {known[memory]}", stacklevel=4)
@@ -192,7 +192,7 @@ def check_seed(seed: Any) -> int:
 
 
 def check_dense_below(size: Any) -> int | None:
-    """The size under which parameters travel uncompressed; None is the method's own."""
+    """The size below which parameters are sent uncompressed; None for the method's default."""
     if size is None:
         return None
     return whole(
@@ -221,12 +221,12 @@ def constructor(name: str) -> Callable[..., Named]:
 
 
 _SETTING = re.compile(r"\w+(, \w+)*: ")
-"""How a line begins that explains a setting."""
+"""The start of a docstring line that describes a setting."""
 
 _COMMON = """memory: the error memory, by name: one of {memories}.
-communicator: the way of exchange, by name: one of {communicators}; {default} by default.
+communicator: the collective that exchanges payloads, by name: one of {communicators}; {default} by default.
 seed: the seed of all random draws.
-dense_below: parameters with fewer elements travel uncompressed; {dense_below} by default."""
+dense_below: parameters with fewer elements are sent uncompressed; {dense_below} by default."""
 
 
 def documentation(info: MethodInfo) -> str:
@@ -245,7 +245,7 @@ def documentation(info: MethodInfo) -> str:
 
 
 def _explained(memory: type[Memory], info: MethodInfo) -> list[str]:
-    """The lines of a memory's docstring that explain settings which the compressor does not have."""
+    """The lines of a memory's docstring for settings that the compressor does not have."""
     own = {p.name for p in info.parameters}
     wanted = tuple(f"{p.name}:" for p in parameters(memory) if p.name not in own)
     found, explaining = [], False
@@ -257,7 +257,7 @@ def _explained(memory: type[Memory], info: MethodInfo) -> list[str]:
 
 
 def signature(info: MethodInfo) -> list[tuple[Any, Parameter]]:
-    """The parameters of a method's constructor, each with its kind: compressor's settings may be given by position."""
+    """The parameters of a method's constructor; settings of the compressor may be positional."""
     first = {p.name for p in info.parameters}
     return [
         (inspect.Parameter.POSITIONAL_OR_KEYWORD if p.name in first else inspect.Parameter.KEYWORD_ONLY, p)
@@ -266,7 +266,7 @@ def signature(info: MethodInfo) -> list[tuple[Any, Parameter]]:
 
 
 def _frozen(value: Any, parameter: Parameter) -> Any:
-    """A setting as a method holds it: hashable, and written alike where it is equal."""
+    """Normalize a setting: hashable, and equal values have equal text."""
     if isinstance(value, (list, tuple)):
         return tuple(_frozen(item, parameter) for item in value)
     if type(value) is int and "float" in parameter.annotation and "int" not in parameter.annotation:
@@ -282,7 +282,7 @@ def _frozen(value: Any, parameter: Parameter) -> Any:
 
 
 def write(value: Any) -> str:
-    """A value of a setting as the text form has it."""
+    """The text form of a setting's value."""
     if isinstance(value, tuple):
         return f"[{','.join(map(write, value))}]"
     bare = isinstance(value, str) and _BARE.fullmatch(value) and value not in ("True", "False", "None")
@@ -294,7 +294,7 @@ _BARE = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def _literal(value: Any) -> str:
-    """A value as Python code; of a function, which has none, its name, the same on every rank."""
+    """A value as Python code; for a function its name, which is the same on every rank."""
     if isinstance(value, float) and math.isinf(value):
         return "1e999" if value > 0 else "-1e999"
     if isinstance(value, tuple):

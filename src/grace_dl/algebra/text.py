@@ -21,7 +21,7 @@ _SETTING = re.compile(r"(\w+)\s*=\s*(.*)", re.DOTALL)
 
 
 def parse(text: str) -> Method:
-    """The method that a text stands for.
+    """The method with the given text form.
 
     >>> parse("powersgd:rank=4") == parse("powersgd:4")
     True
@@ -54,7 +54,7 @@ def parse(text: str) -> Method:
 
 
 def parse_list(texts: str | Iterable[str]) -> list[Method]:
-    """Methods from a list written with commas, spaces or both; each is listed once.
+    """Parse a list of methods separated by commas, spaces or both; duplicates are dropped.
 
     >>> [str(method) for method in parse_list(["topk:0.01,beta=0.9,int8", "powersgd:rank=2"])]
     ['topk:0.01,beta=0.9', 'int8', 'powersgd:2']
@@ -63,7 +63,7 @@ def parse_list(texts: str | Iterable[str]) -> list[Method]:
 
 
 def split_list(texts: str | Iterable[str]) -> list[str]:
-    """The single texts of such a list.
+    """Split such a list into texts.
 
     >>> split_list("ddp, topk:0.01,beta=0.9 int8")
     ['ddp', 'topk:0.01,beta=0.9', 'int8']
@@ -90,7 +90,7 @@ def carries_method(value: Any) -> bool:
 
 
 def as_method(method: Any) -> Method:
-    """`method`, or the method that a text stands for, or that an object carries as its `method`."""
+    """Convert a method, its text form, or an object that carries one as its `method`, to a method."""
     if isinstance(method, str):
         return parse(method)
     return (
@@ -135,7 +135,7 @@ _COMPOSITIONS: dict[str, Callable[[str, list[str]], Method]] = {
 
 
 def _split(text: str, separators: str) -> list[str]:
-    """The parts between separators that stand outside all brackets and quotes."""
+    """Split at separators outside brackets and quotes."""
     parts, depth, quote, escaped = [""], 0, "", False
     for letter in text:
         if quote:

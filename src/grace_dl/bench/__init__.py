@@ -1,1 +1,1 @@
-"""Benchmarks: each names its comparator, measured in the same run, and writes JSON that says where it was made."""
+"""Benchmarks: each measures its baseline in the same run, and writes JSON with machine, versions, date and command."""

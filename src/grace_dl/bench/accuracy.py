@@ -34,15 +34,15 @@ TASKS = {
 METHODS = (
     "int8",
     "topk:0.01",
-    # Four stages of the warm-up lie in the first epoch of CIFAR-10 on two workers.
+    # Four warm-up stages take the first epoch of CIFAR-10 on two workers.
     "dgc:0.01,warmup_stages=4,warmup_steps=100",
     "powersgd:4",
     "efsignsgd",
 )
-"""Trained if no methods are named: one of each family that works with the learning rate of plain SGD."""
+"""The default methods: one of each family that works with the learning rate of plain SGD."""
 
 BESIDE = (DDP, summary.BF16)
-"""What methods are compared with."""
+"""The baselines."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class StudyPlan:
     """What a study trains: every method with every seed at every link rate."""
 
     methods: Sequence[str]
-    """As `select` returns them."""
+    """In the form that `select` returns."""
     task: Sequence[str] = ("cifar",)
     """Names of `TASKS`, or config files."""
     rates: Sequence[str] = (run_records.LOOPBACK,)
@@ -59,7 +59,7 @@ class StudyPlan:
     epochs: int | None = None
     """None: those of the config file."""
     timed_epochs: int | None = None
-    """At all rates but the first, train only so many epochs, to time them."""
+    """The number of epochs to train and time at all rates but the first."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ class Run:
 
 
 def worker(rank: int, size: int, emit: Emit, config: TrainConfig) -> str | None:
-    """Train on one rank with one thread; returns why the run could not end well, if it diverged."""
+    """Train on one rank with one thread; returns the reason if the run diverged."""
     import torch
 
     torch.set_num_threads(1)
@@ -115,7 +115,7 @@ def worker(rank: int, size: int, emit: Emit, config: TrainConfig) -> str | None:
 
 
 class Study:
-    """Runs of one task, recorded in a result file; their folders lie beside it."""
+    """Runs of one task, recorded in a result file; their folders are next to it."""
 
     def __init__(self, plan: StudyPlan, out: Path, console: Console, fresh: bool = False) -> None:
         self.plan, self.console = plan, console
@@ -132,8 +132,8 @@ class Study:
         self.spent: dict[tuple[str, str], float] = {}
 
     def _check(self) -> None:
-        """Reject what cannot work before anything is trained, and fetch the data while there is a network."""
-        # Building all of them finds the wrong settings of any method.
+        """Reject invalid settings before training, and fetch the data while there is a network."""
+        # Building all of them detects invalid settings of any method.
         configs = [self._config(method, 1, self.folder) for method in self.plan.methods]
         settings = configs[0].settings
         self.task, self.epochs = run_records.task_of(settings.plain()), settings.train.num_epochs
@@ -152,7 +152,7 @@ class Study:
         )
 
     def missing(self) -> list[Run]:
-        """The runs still to make: seed by seed, so that an unfinished study has something of everything."""
+        """The remaining runs, seed by seed, so that an unfinished study covers all methods."""
         plan = self.plan
         runs = [
             Run(method, rate, seed, self.task, self.epochs, plan.workers)
@@ -183,13 +183,13 @@ class Study:
                 record = self._record(run, progress, facts)
                 self.spent[run.rate, run.method] = time.perf_counter() - began
                 self.results.add(run.identity, record)
-                # The record has all that is needed of a run that is over; its checkpoints are the bulk of it.
+                # The record has everything that is needed of a finished run; its checkpoints take the most space.
                 shutil.rmtree(self._folder(run) / "checkpoints", ignore_errors=True)
                 left = self._left(todo[place + 1 :])
                 self._say(place + 1, len(todo), run, record, left)
 
     def _record(self, run: Run, progress: Progress, facts: str) -> dict[str, Any]:
-        """The run in full; or timed only, where its training is known from another rate."""
+        """The full run, or only timed epochs if its training is known from another rate."""
         known = (
             self.results.records[replace(run, rate=self.plan.rates[0]).identity]
             if run.rate != self.plan.rates[0]
@@ -241,7 +241,7 @@ class Study:
         return {**run.facts, "timed": True, **run_records.record(folder, failed)}
 
     def _left(self, todo: list[Run]) -> float | None:
-        """Seconds that the runs will take, by those of the same kind or by the mean of all; None if none is over."""
+        """Estimated seconds of the runs, from runs of the same kind or the mean of all; None if none is finished."""
         if not self.spent:
             return None
         mean = sum(self.spent.values()) / len(self.spent)
@@ -258,14 +258,14 @@ class Study:
 
 
 def make_study(plan: StudyPlan, out: Path, *, fresh: bool = False) -> Results:
-    """Train what the result file does not have yet."""
+    """Run what is missing in the result file."""
     study = Study(plan, out, output(), fresh)
     study.make()
     return study.results
 
 
 def import_runs(folders: Sequence[Path], out: Path, *, fresh: bool = False) -> Results:
-    """Write the curves of runs that `grace train` has made to a result file."""
+    """Import the curves of `grace train` runs into a result file."""
     found, remarks = run_records.imported(folders)
     for remark in remarks:
         output().print(remark, highlight=False)
@@ -273,7 +273,7 @@ def import_runs(folders: Sequence[Path], out: Path, *, fresh: bool = False) -> R
         raise GraceError("none of the runs has ended; there is nothing to write.")
     settings = {"from_runs": True}
     if out.exists() and not fresh:
-        Results(out, "accuracy", settings)  # rejects anything but an earlier import
+        Results(out, "accuracy", settings)  # only an earlier import may exist
     results = Results(out, "accuracy", settings, fresh=True)
     for record in found:
         results.add(run_records.identity(record), record)

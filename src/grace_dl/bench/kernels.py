@@ -1,4 +1,4 @@
-"""`grace bench kernels`: what compressing and decoding cost in memory copies, time ÷ `copy_` of the same tensor."""
+"""`grace bench kernels`: the time of compression and decoding, relative to `copy_` of the same tensor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CHOSEN = {
 
 
 def default_methods() -> list[str]:
-    """Measured if no methods are named: every built-in method, the best-known sparsifiers at two ratios."""
+    """The default methods: every built-in method, the best-known sparsifiers at two ratios."""
     return [text for name in catalog.methods() for text in _CHOSEN.get(name, (name,))]
 
 

@@ -66,7 +66,7 @@ def resnet50_shapes() -> list[tuple[int, ...]]:
 
 
 class _Given(torch.autograd.Function):
-    """Hands each parameter a gradient that is ready: a backward pass without work."""
+    """Passes each parameter a precomputed gradient: a backward pass without work."""
 
     @staticmethod
     def forward(ctx: Any, grads: list[Tensor], *parameters: Tensor) -> Tensor:  # type: ignore[override]
@@ -75,12 +75,12 @@ class _Given(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> Any:  # type: ignore[override]
-        # As views, which autograd takes for fresh gradients and keeps; others it would copy.
+        # As views, which autograd keeps as gradients; other tensors would be copied.
         return (None, *(grad.view_as(grad) for grad in ctx.grads))
 
 
 class Shapes(nn.Module):
-    """Parameters of given shapes and nothing to compute: what remains of a step is the exchange."""
+    """Parameters of given shapes without computation: a step is only the exchange."""
 
     def __init__(self, shapes: list[tuple[int, ...]]) -> None:
         super().__init__()
@@ -91,4 +91,4 @@ class Shapes(nn.Module):
 
 
 SMALL_SHAPES: list[tuple[int, ...]] = [(256, 64), (256,), (256, 256), (256,), (10, 256), (10,)] * 4
-"""Enough to see that something works."""
+"""For quick tests."""

@@ -1,7 +1,7 @@
-"""Workers on a list of hosts, reached by ssh and joined by torchrun's rendezvous.
+"""Workers on a list of hosts, started through ssh and connected by torchrun's rendezvous.
 
-On each host an agent starts `torchrun`. It lives as long as its standard input is open, so nothing stays behind when the
-command that started it ends, however it ends. Rank 0 writes events as lines to its output; they come back through ssh.
+On each host an agent starts `torchrun`. It exits when its standard input closes, so no process is left behind when the
+command ends, even if it is killed. Rank 0 writes events as lines to its output, which ssh returns.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ..errors import ConfigError
 from ..workers import WorkerError, choose_loopback
 
 MARK = "@grace "
-"""What begins a line that is an event."""
+"""The prefix of a line that is an event."""
 _MODULE = "grace_dl.bench.remote_hosts"
 _PASSED = ("PYTHONPATH", "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "GRACE_ISA")
 
 
 def parse(hosts: str, workers: int) -> list[str]:
-    """The hosts of a list by commas or spaces, checked against the number of workers.
+    """Parse hosts separated by commas or spaces, and check them against the number of workers.
 
     >>> parse("node1,node2", 4)
     ['node1', 'node2']
@@ -52,7 +52,7 @@ def parse(hosts: str, workers: int) -> list[str]:
 
 
 def local(host: str) -> bool:
-    """Whether a name is that of this machine, so that no ssh is needed."""
+    """Whether a name refers to this machine, so that ssh is not needed."""
     own = socket.gethostname()
     return host in ("localhost", own, own.split(".")[0], "::1") or host.startswith("127.")
 
@@ -65,8 +65,8 @@ def run_on_hosts(
     on_event: Callable[[int, Any], None],
     silence: float,
 ) -> None:
-    """As `run_workers`, with `world` workers spread over `hosts`. Arguments and events travel as JSON; events of rank 0 are
-    handed on."""
+    """Like `run_workers`, with `world` workers spread over `hosts`. Arguments and events are sent as JSON; events of
+    rank 0 are forwarded."""
     job = {
         "function": [function.__module__, function.__qualname__],
         "arguments": arguments,
@@ -142,7 +142,7 @@ def _command(host: str, job: dict[str, Any]) -> list[str]:
     if local(host):
         return agent
     passed = [f"{name}={os.environ[name]}" for name in _PASSED if name in os.environ]
-    # The first `cd` makes relative entries of PYTHONPATH mean the same there; a host without the folder may do without.
+    # The first `cd` resolves relative entries of PYTHONPATH as here; a host may lack the folder.
     line = f"cd {shlex.quote(os.getcwd())} 2>/dev/null; exec {shlex.join(['env', *passed, *agent])}"
     return ["ssh", "-o", "BatchMode=yes", host, line]
 
@@ -151,7 +151,7 @@ def _command(host: str, job: dict[str, Any]) -> list[str]:
 
 
 def _agent(text: str) -> int:
-    """Start this host's workers; end them when standard input closes."""
+    """Start this host's workers; terminate them when standard input closes."""
     job = json.loads(base64.b64decode(text))
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(job["hosts"])]
     command += ["--nproc-per-node", str(job["each"]), "--node-rank", str(job["place"])]
@@ -160,7 +160,7 @@ def _agent(text: str) -> int:
     workers = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
 
     def leave_with_caller() -> None:
-        # Not through sys.stdin, whose lock would be held when the interpreter ends.
+        # Not through sys.stdin, whose lock would be held when the interpreter exits.
         while os.read(0, 4096):
             pass
         os.killpg(workers.pid, signal.SIGTERM)

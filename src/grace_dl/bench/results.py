@@ -1,10 +1,10 @@
-"""Result files: JSON with a header that says where, when and how, and one record per measurement.
+"""Result files: JSON with a header (machine, date, command) and one record per measurement.
 
     {"schema": 2, "benchmark": "kernels", "command": [...], "date": "...", "machine": {...}, "settings": {...},
      "records": [{"id": "...", "method": "topk:0.01", ...}]}
 
 The method of a record is in its text form. A record is saved as soon as it is measured; run again with the same
-settings, a benchmark goes on where it stopped.
+settings, a benchmark resumes.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def label_of(record: Mapping[str, Any]) -> str:
-    """What a record measures: its method, and how it differs from others of the same method.
+    """The label of a record: its method, and how it differs from others of the same method.
 
     >>> label_of({"method": "topk:0.01", "through": "optimizer"})
     'topk:0.01 (optimizer)'
@@ -111,12 +111,12 @@ def label_of(record: Mapping[str, Any]) -> str:
 
 
 def of_pytorch(record: Mapping[str, Any]) -> bool:
-    """Whether a record is of a baseline, of which only the whole step is known."""
+    """Whether a record is of a baseline, for which only the whole step is known."""
     return record["method"] in BASELINES
 
 
 def over_plain(record: dict[str, Any], plain: dict[str, Any]) -> float:
-    """A step's time over that of plain DDP, whose record is `plain`: measured alternately, or through the silent step."""
+    """Step time relative to plain DDP, whose record is `plain`: measured directly, or through the silent step."""
     if record is not plain and "over_ddp" in record:
         return float(record["over_ddp"])
     return float(record["over_reference"] / plain["over_reference"])

@@ -19,7 +19,7 @@ _METRIC = "acc/test_"
 
 
 def curve(folder: Path) -> list[dict[str, float]]:
-    """Every evaluation of a run with the training time and the bytes a rank had sent by then."""
+    """Every evaluation of a run, with the training time and the bytes sent per rank up to then."""
     sent: dict[int, float] = {}
     points: dict[int, dict[str, float]] = {}
     for entry in read(folder / "log.jsonl"):
@@ -40,7 +40,7 @@ def curve(folder: Path) -> list[dict[str, float]]:
 
 
 def record(folder: Path, failed: str | None = None) -> dict[str, Any]:
-    """What a record takes from the folder of a run: facts of its config, and its curve."""
+    """The fields of a record from the folder of a run: its config and its curve."""
     config = json.loads((folder / "config.json").read_text())
     points = curve(folder)
     if failed:
@@ -63,10 +63,10 @@ def record(folder: Path, failed: str | None = None) -> dict[str, Any]:
 
 
 def retimed(known: Mapping[str, Any], timed: Mapping[str, Any]) -> dict[str, Any]:
-    """The curve of a whole run with the times of a shorter one, which trains the same over another link.
+    """The curve of a full run with the times of a shorter one, which trains the same over another link.
 
-    Every epoch after the last timed one is assumed to last as long as that. Both must have trained the same, which they
-    do unless something other than the link differs.
+    Every epoch after the last timed one is assumed to take as long as that one. Both runs must be identical except for
+    the link.
     """
     scores = {point["step"]: point["accuracy"] for point in known["curve"]}
     differ = [p for p in timed["curve"] if scores.get(p["step"], p["accuracy"]) != p["accuracy"]]
@@ -92,7 +92,7 @@ def task_of(configs: Mapping[str, Any]) -> str:
 
 
 def imported(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Records of finished runs of `grace train`, and a message about each run that is left out."""
+    """Records of finished `grace train` runs, and a message for each skipped run."""
     found: list[dict[str, Any]] = []
     remarks = []
     for folder in folders:
@@ -123,7 +123,7 @@ def _import(folder: Path) -> dict[str, Any]:
             "rate": LOOPBACK,
             "bits": UNLIMITED_BITS,
             "method": method_in(config["configs"], found["steps"] // found["epochs"]),
-            # What else ran on the machine is unknown, so times are recorded but not compared.
+            # The load on the machine is unknown, so times are recorded but not compared.
             "timed": False,
             "run": folder.name,
             "versions": config["versions"],
@@ -135,7 +135,7 @@ def _import(folder: Path) -> dict[str, Any]:
 
 
 def _tell_apart(records: list[dict[str, Any]]) -> None:
-    """Mark runs that differ in nothing known by the names of their folders."""
+    """Label runs without a known difference by the names of their folders."""
     seen: set[str] = set()
     for r in records:
         if identity(r) in seen:
@@ -144,6 +144,6 @@ def _tell_apart(records: list[dict[str, Any]]) -> None:
 
 
 def identity(record: Mapping[str, Any]) -> str:
-    """What tells a record from all others of its file."""
+    """The key that identifies a record in its file."""
     names = ("task", "epochs", "workers", "rate")
     return "/".join([*(str(record[name]) for name in names), label_of(record), str(record["seed"])])

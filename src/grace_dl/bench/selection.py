@@ -1,4 +1,4 @@
-"""What a benchmark compares: methods in their text form and, beside them, PyTorch's own baselines."""
+"""The candidates of a benchmark: methods in their text form, and PyTorch's own baselines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ALIASES = {"ssgd": DDP, "float32": DDP}
 
 
 def canonical(text: str) -> str:
-    """The text of a method or baseline as tables and result files have it.
+    """The canonical text of a method or baseline, as used in tables and result files.
 
     >>> [canonical(text) for text in ("topk", "powersgd:rank=2", "ssgd")]
     ['topk:0.01', 'powersgd:2', 'ddp']
@@ -34,7 +34,7 @@ def canonical(text: str) -> str:
 
 
 def select(texts: Sequence[str] | None, *, default: Sequence[str], beside: Sequence[str] = ()) -> list[str]:
-    """The canonical texts of a list as given on a command line, each once.
+    """The canonical texts of a list from the command line, without duplicates.
 
     Those in `beside` come first, unless the list names a baseline itself. None stands for `default`, "all" for
     `default` and every other method.

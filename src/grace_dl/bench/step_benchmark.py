@@ -1,4 +1,4 @@
-"""`grace bench step` and `grace bench link`: training steps on workers of this machine, of others, or over links."""
+"""`grace bench step` and `grace bench link`: training steps on local workers, remote hosts, or over links."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ METHODS = (
     "acpsgd:4",
     "powersgd:4",
 )
-"""Compared if no methods are named: about one of each family."""
+"""The default methods: about one of each family."""
 
 SILENCE = 1800.0
 """Seconds a step may take: large batches on a slow machine take minutes."""
@@ -129,7 +129,7 @@ def measure_links(
 
 @dataclass(frozen=True)
 class _Setting:
-    """A model on so many workers, joined by links of a rate."""
+    """A model on a number of workers connected by links of a rate."""
 
     workload: Workload
     workers: int
@@ -158,7 +158,7 @@ def _measure(
     place: Callable[[int], str] | None = None,
     names: Sequence[str] = (),
 ) -> None:
-    """Measure the candidates that the file does not have yet."""
+    """Measure the candidates that are missing in the file."""
     missing = [c for c in plan.candidates if f"{setting}/{label_of(c._asdict())}" not in results]
     if not missing:
         return
@@ -210,6 +210,6 @@ def _show(results: Results, console: Console, wanted: Sequence[tuple[str, int, s
     if wanted is not None and len(found) > 1:
         console.print(tables.grid_table([r for records in found.values() for r in records]))
     console.print(
-        "[dim]silent: the same step under a hook that sends nothing, measured alternately with each row[/dim]"
+        "[dim]silent: the same step without communication, measured alternately with each row[/dim]"
     )
     console.print(f"Results: {results.path.resolve()}", soft_wrap=True)

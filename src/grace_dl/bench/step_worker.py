@@ -1,8 +1,8 @@
-"""Measures what a training step costs with and without compression, part by part: what every worker runs.
+"""Measures a training step and its parts, with and without compression: the code that every worker runs.
 
-Every candidate alternates, step by step, with the same model under a hook that sends nothing, so that a busy moment
-of the machine affects both: the result is the ratio of their medians. PyTorch's own baselines are candidates too.
-Where gradients are given and steps are short, every candidate also alternates with plain DDP.
+Every candidate alternates, step by step, with the silent step: the same model under a DDP hook that sends nothing.
+Other load on the machine then affects both, and the result is the ratio of their medians. PyTorch's own baselines are
+candidates too. For models without computation, whose steps are short, every candidate also alternates with plain DDP.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from .workload import Batch, Workload
 
 SILENT = "no communication"
 WARM_UP = 2
-"""Steps before measuring: DDP settles its buckets in them."""
+"""Warm-up steps before measuring, in which DDP rebuilds its buckets."""
 
 SHORT = 1.0
-"""Seconds that a step of plain DDP may take for it to alternate with every candidate."""
+"""Plain DDP alternates with every candidate if its step takes at most this many seconds."""
 
 THROUGH = ("ddp", "optimizer")
 """What a method is attached to: a DDP model, which copies gradients into its buckets, or an optimizer, whose gradients
@@ -75,7 +75,7 @@ class Trainee:
             self.handle = attach(self.optimizer, method, named_parameters=model.named_parameters())
         elif method not in BASELINES:
             self.handle = attach(self.model, method)
-        # The result overwrites gradients that nobody copies, and gradients that are given are needed again.
+        # The result overwrites gradients that are not copied, and precomputed gradients are needed again.
         self._own = workload.given and through == "optimizer"
         self.times: list[tuple[float, float, float]] = []
 
@@ -112,7 +112,7 @@ def worker(
     batch = workload.batch(torch.Generator().manual_seed(rank))
 
     def warmed_up(candidate: Candidate) -> tuple[Trainee, float]:
-        """A trainee after its first steps, and the seconds that one of these took."""
+        """A trainee after its warm-up steps, and the duration of one of them."""
         trainee, start = Trainee(workload, candidate), time.perf_counter()
         for count in range(WARM_UP):
             trainee.step(batch, keep=False)
@@ -152,7 +152,7 @@ def remote_worker(
     candidates: list[list[str]],
     *arguments: Any,
 ) -> None:
-    """`worker` for arguments that came as JSON."""
+    """`worker` with arguments from JSON."""
     worker(rank, world, emit, Workload(**workload), [Candidate(*fields) for fields in candidates], *arguments)
 
 
@@ -195,7 +195,7 @@ def _reset_peak() -> None:
 
 
 def _peak() -> int:
-    """The largest resident size since `_reset_peak`; 0 where the system does not tell."""
+    """The largest resident size since `_reset_peak`; 0 if the system does not report it."""
     with suppress(OSError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()
         return int(next(line.split()[1] for line in lines if line.startswith("VmHWM"))) * 1024

@@ -1,4 +1,4 @@
-"""What accuracy records say together: means over seeds, time to a target, speed-ups. For the terminal and for reports."""
+"""Summaries of accuracy records for the terminal and reports: means over seeds, time to a target, speed-ups."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BF16 = "bf16"
 """The method that others are compared with besides plain DDP."""
 
 MARGIN = 0.01
-"""The usual target lies this far below what the worst DDP run ends with."""
+"""The default target is this far below the final accuracy of the worst DDP run."""
 
 Record = dict[str, Any]
 Group = tuple[str, int, int]
@@ -38,7 +38,7 @@ class Row:
     seconds_to_target: float | None
     """Mean over the runs, if all of them reached it."""
     speedup: float | None
-    """Time that DDP takes to the target ÷ time of this method."""
+    """Time to the target of DDP ÷ that of this method."""
     speedup_over_bf16: float | None
     seconds: float | None
     """Training time, mean over runs; None where it was not measured alone."""
@@ -46,14 +46,14 @@ class Row:
 
     @property
     def loses(self) -> bool:
-        """Whether DDP is better: sooner at the target, or the only one to reach it."""
+        """Whether DDP is better: it reaches the target sooner, or is the only one to reach it."""
         if self.failed or (self.speedup is not None and self.speedup < 1):
             return True
         return self.reached < self.runs
 
 
 def group_of(record: Record) -> Group:
-    """What a record may be compared within."""
+    """The group of a record, within which records are comparable."""
     return record["task"], record["epochs"], record["workers"]
 
 
@@ -72,7 +72,7 @@ def rates(records: Iterable[Record]) -> list[str]:
 
 
 def default_target(records: Iterable[Record]) -> float | None:
-    """What the worst DDP run ends with, less one percent of the samples; None without such runs."""
+    """One percentage point below the final accuracy of the worst DDP run; None without such runs."""
     ends = [r["accuracy"] for r in records if r["method"] == DDP and r["accuracy"] is not None]
     return min(ends) - MARGIN if ends else None
 
@@ -93,7 +93,7 @@ def rows(records: Sequence[Record], rate: str, target: float | None) -> list[Row
         if record["rate"] == rate:
             chosen.setdefault(label_of(record), []).append(record)
     times = {label: _time(runs, target) for label, runs in chosen.items()}
-    # Exactly the same training on any link, so that a baseline's accuracy may come from all of them.
+    # Training is identical on any link, so a baseline's accuracy may come from all of them.
     plain = _mean(r["accuracy"] for r in chosen.get(DDP, records) if r["method"] == DDP)
     found = []
     for label, runs in chosen.items():

@@ -23,7 +23,7 @@ def heading(header: dict[str, Any]) -> str:
 
 
 def kernels_table(records: Sequence[dict[str, Any]], numel: int) -> Table:
-    """Cost in copies at one size: one row per method, one column per backend and thread count."""
+    """Time relative to a copy at one size: one row per method, one column per backend and thread count."""
     chosen = [r for r in records if r["numel"] == numel]
     columns = sorted({(r["backend"], r["threads"]) for r in chosen}, reverse=True)
     title = f"{numel:,} elements: compress + decode one peer, × the time of copy_"
@@ -48,7 +48,7 @@ def _ms(seconds: float) -> str:
 
 
 def step_table(records: Sequence[dict[str, Any]], title: str) -> Table:
-    """Steps of one setting, relative to a step without communication, and where their time goes."""
+    """Steps of one setting, relative to a step without communication, and their breakdown."""
     plain = next((r for r in records if r["method"] == DDP), None)
     table = Table(title=title, title_justify="left")
     for name in ("method", "ms", "÷ silent", "÷ ddp", "compress", "wait", "decode", "sent MB"):
@@ -92,7 +92,7 @@ def traffic_table(records: Sequence[dict[str, Any]]) -> Table:
 
 
 def accuracy_table(rows: Sequence[Row], title: str, target: float | None) -> Table:
-    """Methods at one link rate: their final accuracy, and when they reach the target. Those that lose to DDP are red."""
+    """Methods at one link rate: final accuracy, and when they reach the target. Methods slower than DDP are red."""
     aim = "" if target is None else f"; target {100 * target:.2f} %"
     columns = (
         "method",
@@ -123,7 +123,7 @@ def accuracy_table(rows: Sequence[Row], title: str, target: float | None) -> Tab
                 "–" if r.leaving_bytes is None else f"{r.leaving_bytes / 1e6:.1f}",
             )
         )
-    # Columns without values, as of runs that were not timed, leave space to the others.
+    # Columns without values, as for untimed runs, are dropped.
     shown = [place for place in range(len(columns)) if any(row[place] != "–" for row in cells)]
     table = Table(title=title + aim, title_justify="left")
     for place in shown:

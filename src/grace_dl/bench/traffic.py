@@ -1,4 +1,4 @@
-"""`grace bench traffic`: bytes that leave a rank, read from its host's network interface, beside those reported."""
+"""`grace bench traffic`: bytes that leave a rank, from its host's network interface, compared with those reported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ METHODS = (
     "int8:communicator=broadcast",
     "topk:0.01,communicator=allgather",
 )
-"""Measured if no methods are named: every communicator."""
+"""The default methods: one for every communicator."""
 
 ROUNDS = 5
 
@@ -32,7 +32,7 @@ ROUNDS = 5
 def measure_traffic(
     methods: Sequence[str], out: Path, *, workers: Sequence[int], numel: int, fresh: bool = False
 ) -> None:
-    """Exchange a tensor by each method between every number of hosts."""
+    """Exchange a tensor with each method, for every number of hosts."""
     if numel < 1 or min(workers) < 1:
         raise ConfigError("--numel and --workers must be positive.")
     virtual_hosts.check_able("Without them no interface counts the bytes")
@@ -51,7 +51,7 @@ def measure_traffic(
 
 
 def worker(rank: int, world: int, emit: Emit, methods: Sequence[str], numel: int) -> list[dict[str, Any]]:
-    """Exchange a tensor of `numel` elements several times by each method; bytes are per step and rank."""
+    """Exchange a tensor of `numel` elements several times with each method; bytes are per step and rank."""
     torch.set_num_threads(1)
     grad = torch.randn(numel, generator=torch.Generator().manual_seed(rank))
     records = []
@@ -82,7 +82,7 @@ def worker(rank: int, world: int, emit: Emit, methods: Sequence[str], numel: int
 
 
 def _sent() -> int:
-    """Bytes this host's interface has sent, protocol headers included."""
+    """Bytes sent by this host's interface, including protocol headers."""
     for line in Path("/proc/self/net/dev").read_text().splitlines():
         name, _, counters = line.partition(":")
         if name.strip() == virtual_hosts.INTERFACE:

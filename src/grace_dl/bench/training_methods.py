@@ -1,4 +1,4 @@
-"""Methods in the settings of training: the config files and overrides of a method, and the method of a saved config."""
+"""Conversion between methods and training settings (config files and overrides)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def method_in(configs: Mapping[str, Any], epoch_steps: int) -> str:
 
 
 def _dgc(settings: dict[str, Any], epoch_steps: int) -> str:
-    """The method that a `DGCCompressor` stands for; stages of an epoch become stages of so many steps."""
+    """The method of a `DGCCompressor`; stages of an epoch become stages of that many steps."""
     memory = {name: value for name, value in (settings.get("memory") or {}).items() if name != "()"}
     if isinstance(memory.get("gradient_clipping"), dict):
         memory["gradient_clipping"] = None  # a function, which has no text

@@ -1,8 +1,8 @@
-"""Virtual hosts joined by links of a given rate, made on one machine from network namespaces and `tc tbf`.
+"""Virtual hosts connected by links of a given rate, built on one machine from network namespaces and `tc tbf`.
 
-Each host is a network namespace with one interface, joined to the others by a bridge in a namespace of its own; both ends of
-every link are limited to the rate. Nothing here touches the machine's real interfaces, addresses or routes. A watcher
-process removes the namespaces when this process ends, however it ends.
+Each host is a network namespace with one interface, connected to the others by a bridge in its own namespace. Both ends
+of every link are limited to the rate. The machine's real interfaces, addresses and routes are not touched. A watcher
+process removes the namespaces when this process ends, even if it is killed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..errors import ConfigError, GraceError
 INTERFACE = "grace0"
 _CLONE_NEWNET = 0x40000000
 UNLIMITED_BITS = 1e15
-"""Stands for infinity in result files, as JSON has none."""
+"""Represents infinity in result files, since JSON has none."""
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(k|m|g)bit")
 
 
@@ -41,14 +41,14 @@ def check_rate(rate: str) -> float:
 
 
 def check_able(remedy: str) -> None:
-    """Raise an error where hosts cannot be made; `remedy` says what to do instead."""
+    """Raise an error if hosts cannot be created; `remedy` says what to do instead."""
     reason = able()
     if reason:
         raise GraceError(f"hosts joined by links of a given rate cannot be made: {reason}. {remedy}.")
 
 
 def able() -> str | None:
-    """Why hosts cannot be made here; None where they can."""
+    """Why hosts cannot be created here; None if they can."""
     if sys.platform != "linux":
         return "network namespaces exist on Linux only"
     if os.geteuid() != 0:
@@ -78,7 +78,7 @@ class Hosts:
         script = "import subprocess, sys; sys.stdin.read(); " + "".join(
             f"subprocess.run(['ip', 'netns', 'del', {name!r}], stderr=subprocess.DEVNULL); " for name in names
         )
-        # Reads until this process is gone or closes the pipe; a session of its own survives Ctrl-C and a killed parent.
+        # Reads until this process exits or closes the pipe; its own session survives Ctrl-C and a killed parent.
         self._watcher = subprocess.Popen(
             [sys.executable, "-S", "-c", script], stdin=subprocess.PIPE, start_new_session=True
         )
@@ -110,7 +110,7 @@ class Hosts:
             host, port = f"{self._prefix}-{i}", f"port{i}"
             _ip("netns", "add", host)
             _ip("-n", host, "link", "set", "lo", "up")
-            # Made inside the namespaces, so that no interface ever appears on the machine itself.
+            # Created inside the namespaces, so that no interface appears on the machine itself.
             _ip("-n", host, "link", "add", INTERFACE, "type", "veth", "peer", "name", port, "netns", switch)
             _ip("-n", host, "addr", "add", f"10.77.0.{i + 1}/24", "dev", INTERFACE)
             _ip("-n", host, "link", "set", INTERFACE, "up")
@@ -121,7 +121,7 @@ class Hosts:
     def _shape(self, space: str, device: str) -> None:
         if self.bits == float("inf"):
             return
-        # Enough for a timer tick's worth of bytes at the rate, or the rate is not reached.
+        # Enough for one timer tick at the rate; otherwise the rate is not reached.
         burst = max(256 * 1024, int(self.bits / 8 / 250))
         _run("tc", "-n", space, "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate,
              "burst", str(burst), "latency", "100ms")  # fmt: skip
@@ -136,7 +136,7 @@ def _enter(prefix: str, rank: int) -> str:
 
 
 def _sweep() -> None:
-    """Remove what a killed run left when its watcher was killed too."""
+    """Clean up after a run whose watcher was killed too."""
     for path in Path("/run/netns").glob("grace-*"):
         owner = path.name.split("-")[1]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():

@@ -1,4 +1,4 @@
-"""What benchmarks train: a model by name, and batches of synthetic data of the size asked for."""
+"""Benchmark workloads: a model by name, and batches of synthetic data of a given size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Batch = tuple[Tensor, ...]
 
 
 class Classifier(nn.Module):
-    """A network of images with its loss."""
+    """An image network with its loss."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Classifier(nn.Module):
 
 
 class Pretraining(nn.Module):
-    """BERT with the loss of both its tasks, at every place."""
+    """BERT with the loss of both its tasks, at every position."""
 
     def __init__(self, width: int, layers: int, heads: int) -> None:
         super().__init__()
@@ -45,14 +45,14 @@ class Pretraining(nn.Module):
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to make a model and its batches. Sizes are None where a model has no such thing."""
+    """How to build a model and its batches. Sizes that do not apply to a model are None."""
 
     make: Callable[[], nn.Module]
     kind: str
     batch_size: int | None = None
     image_size: int | None = None
     smallest: int = 1
-    """The smallest image it takes."""
+    """The smallest supported image size."""
     length: int | None = None
     longest: int = nets.bert.LONGEST
     shapes: tuple[tuple[int, ...], ...] = ()
@@ -80,13 +80,13 @@ MODELS: dict[str, Recipe] = {
     "resnet50-shapes": _shapes(resnet50_shapes()),
     "small-shapes": _shapes(SMALL_SHAPES),
 }
-"""By name. The batch sizes of the networks are those for a GPU; small machines take smaller ones."""
+"""By name. The batch sizes of the networks are for GPUs; use smaller ones on small machines."""
 
 _ALIASES = {"densenet": "densenet201", "inceptionv4": "inception-v4"}
 
 
 def model_name(name: str) -> str:
-    """The name in `MODELS` for the spellings people use.
+    """The name in `MODELS` for common spellings.
 
     >>> model_name("bert_base"), model_name("inceptionv4"), model_name("densenet")
     ('bert-base', 'inception-v4', 'densenet201')
@@ -100,7 +100,7 @@ def model_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Workload:
-    """A model with sizes; None is the model's own choice."""
+    """A model with sizes; None for the model's defaults."""
 
     model: str
     batch_size: int | None = None
@@ -129,16 +129,16 @@ class Workload:
 
     @property
     def given(self) -> bool:
-        """Whether a batch is the gradients themselves."""
+        """Whether a batch consists of precomputed gradients."""
         return self.recipe.kind == "grads"
 
     @property
     def samples(self) -> int | None:
-        """Samples a worker trains on in a step; None where there are none."""
+        """Samples a worker trains on in a step; None if there are none."""
         return self.batch_size or self.recipe.batch_size
 
     def __str__(self) -> str:
-        """The model, and the sizes that are not its own: `resnet18 bs8 64px`."""
+        """The model and its non-default sizes: `resnet18 bs8 64px`."""
         sizes = (("bs{}", self.batch_size), ("{}px", self.image_size), ("length {}", self.length))
         return " ".join([self.model, *(form.format(size) for form, size in sizes if size is not None)])
 
@@ -169,7 +169,7 @@ class Workload:
 def workloads(
     models: str, batch_size: int | None = None, image_size: int | None = None, length: int | None = None
 ) -> list[Workload]:
-    """One for each of the models, named with commas; sizes go to those that have them.
+    """One workload per model of a comma-separated list; sizes apply to the models that have them.
 
     >>> [str(w) for w in workloads("resnet18,bert-base", batch_size=4, image_size=64)]
     ['resnet18 bs4 64px', 'bert-base bs4']

@@ -1,8 +1,8 @@
-"""Building Horovod for the frameworks of one interpreter, and keeping the wheel.
+"""Build Horovod for the frameworks of one interpreter, and cache the wheel.
 
-Horovod 0.28.1 is its last release and asks its compiler for C++14, which the headers of today's torch and TensorFlow
-refuse; one of its files, useful on GPUs with XLA only, includes headers TensorFlow no longer ships. Nothing of its source
-is edited: a wrapper stands before the compiler and changes these arguments.
+The last release of Horovod, 0.28.1, compiles with C++14, which the headers of current torch and TensorFlow reject. One
+of its files, used only for XLA on GPUs, includes headers that TensorFlow no longer ships. No source is edited: a
+compiler wrapper changes these arguments.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class BuildError(GraceError, RuntimeError):
 
 @dataclass(frozen=True)
 class Frameworks:
-    """What the interpreter has, as far as a Horovod binary depends on it."""
+    """The versions of an interpreter that a Horovod binary depends on."""
 
     python: str
     abi: str
@@ -74,7 +74,7 @@ class Frameworks:
 
 
 def probe(python: str) -> Frameworks:
-    """Import the frameworks with `python` and note their versions."""
+    """Import the frameworks with `python` and return their versions."""
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run([python, "-c", _PROBE], capture_output=True, text=True, env=quiet)
     if done.returncode:
@@ -103,7 +103,7 @@ def cache_folder() -> Path:
 
 
 def wheel_folder(frameworks: Frameworks, mpi: bool) -> Path:
-    """The cache's place for one combination of versions and build options."""
+    """The cache folder for one combination of versions and build options."""
     options = {
         name: value
         for name, value in sorted(os.environ.items())
@@ -122,7 +122,7 @@ def cached(folder: Path) -> Path | None:
 
 
 def write_wrapper(folder: Path, compiler: str) -> Path:
-    """The compiler's stand-in: C++17 whatever is asked, and the XLA file compiled as empty."""
+    """The compiler wrapper: always C++17, and the XLA file compiled as empty."""
     path = folder / "c++"
     path.write_text(
         f"#!{sys.executable}\n"
@@ -138,7 +138,7 @@ def write_wrapper(folder: Path, compiler: str) -> Path:
 
 
 def environment(frameworks: Frameworks, mpi: bool, wrapper: Path, jobs: int) -> dict[str, str]:
-    """What Horovod's build reads; what the user has set of it stays."""
+    """The environment of Horovod's build; variables set by the user are kept."""
     chosen = {
         "HOROVOD_WITH_PYTORCH" if frameworks.torch else "HOROVOD_WITHOUT_PYTORCH": "1",
         "HOROVOD_WITH_TENSORFLOW" if frameworks.tensorflow else "HOROVOD_WITHOUT_TENSORFLOW": "1",
@@ -154,7 +154,7 @@ def environment(frameworks: Frameworks, mpi: bool, wrapper: Path, jobs: int) -> 
 
 
 def check_tools(mpi: bool, compiler: str, env: Mapping[str, str] = os.environ) -> None:
-    """Look for what the build needs before an hour is spent."""
+    """Check the build requirements before the long build starts."""
     wanted = [
         (shlex.split(compiler)[0], "a C++ compiler", "g++"),
         ("make", "make", "make"),
@@ -189,7 +189,7 @@ _DIAGNOSES = (
 
 
 def diagnose(log: str) -> str:
-    """Why a build failed, from what it printed."""
+    """The reason of a failed build, from its output."""
     for pattern, reason in _DIAGNOSES:
         if re.search(pattern, log):
             return reason
@@ -245,7 +245,7 @@ def build(
 
 def _download(python: str, folder: Path, env: Mapping[str, str], report: Report) -> str:
     report(f"fetching the source of Horovod {VERSION}")
-    # pip compares a package's version with the one asked for, so the label must not be in it yet.
+    # pip compares the version with the requested one, so the label must not be in it yet.
     plain = {name: value for name, value in env.items() if name != "HOROVOD_LOCAL_VERSION"}
     arguments = ["download", "--quiet", "--no-deps", "--no-build-isolation", "--no-binary", "horovod"]
     try:
@@ -256,7 +256,7 @@ def _download(python: str, folder: Path, env: Mapping[str, str], report: Report)
 
 
 def _watch(command: list[str], env: Mapping[str, str], log: Path, report: Report) -> tuple[int, str]:
-    """Run a build; report its percentages as they come, once each, with the time."""
+    """Run a build; report each percentage once, with the elapsed time."""
     started, lines, shown = time.monotonic(), [], -1
     with (
         log.open("w") as file,
@@ -296,7 +296,7 @@ def install(python: str, wheel: Path) -> None:
 
 
 def verify(python: str, frameworks: Frameworks) -> str:
-    """Initialise Horovod alone in a process, once for each framework; returns what was checked."""
+    """Initialise Horovod in a single process, once per framework; returns what was checked."""
     checked = []
     for name, there in (("torch", frameworks.torch), ("tensorflow", frameworks.tensorflow)):
         if not there:

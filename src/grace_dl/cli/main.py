@@ -37,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; an error of ours is one message on stderr and exit code 2, not a traceback."""
+    """Run one command; a `GraceError` becomes a message on stderr and exit code 2, not a traceback."""
     parsed = build_parser().parse_args(arguments)
     try:
         return int(parsed.run(parsed))
@@ -47,6 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"grace {parsed.command}: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of a pipe has seen enough
+    except BrokenPipeError:  # the reader closed the pipe
         sys.stderr.close()
         return 0

@@ -23,7 +23,7 @@ SAMPLE = 1_000_000
 
 
 def facts(info: MethodInfo) -> dict[str, Any]:
-    """All that is known of a method, ready for JSON."""
+    """The metadata of a method, ready for JSON."""
     return {
         "name": info.name,
         "summary": info.summary,
@@ -45,19 +45,19 @@ def facts(info: MethodInfo) -> dict[str, Any]:
 
 
 def text_form(info: MethodInfo) -> str:
-    """The method with its defaults, as command lines and result files have it.
+    """The text form of the method with its defaults.
 
     >>> text_form(catalog.info("topk"))
     'topk:0.01'
     """
     try:
         return str(build(info.name))
-    except (TypeError, GraceError):  # a user's own method may need settings
+    except (TypeError, GraceError):  # a user-defined method may have required settings
         return info.name
 
 
 def constructor_form(info: MethodInfo) -> str:
-    """The method's constructor with its settings and their defaults. Those of all methods are left out.
+    """The method's constructor with its settings and their defaults, without the common settings.
 
     >>> constructor_form(catalog.info("topk"))
     'grace.topk(ratio=0.01, value_dtype=None, *, beta=1.0, gamma=1.0)'
@@ -78,7 +78,7 @@ def as_json(infos: Iterable[MethodInfo]) -> str:
 
 
 def show(infos: Sequence[MethodInfo], console: Console | None = None) -> None:
-    """Print the table to a terminal; a narrow one gets fewer columns, so that no word is broken."""
+    """Print the table to a terminal; narrow terminals get fewer columns, so that words are not broken."""
     console = console or output()
     columns = ("bits per element", "sums", "settings", "communicator", "memory", "reference")
     narrow = console.width < WIDE
@@ -104,7 +104,7 @@ def show(infos: Sequence[MethodInfo], console: Console | None = None) -> None:
 
 
 def explain(method: Named, console: Console | None = None) -> None:
-    """Print what is known of one method; sizes are those with its settings."""
+    """Print the description of one method; sizes are for its settings."""
     console = console or output()
     info = method.info
     console.print(Text(f"{info.name}: {info.summary}", style="bold"))
@@ -191,7 +191,7 @@ def _wire_size(method: Named) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A default as JSON can hold it."""
+    """A default value, ready for JSON."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Options that several commands have, and lists as they are written on a command line."""
+"""Options shared by several commands, and parsing of lists."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from ..errors import ConfigError
 
 
 def add_methods(parser: argparse.ArgumentParser, explanation: str) -> None:
-    """`--methods`, written alike in all commands: `topk:0.01 powersgd:rank=4`, or with commas."""
+    """`--methods`, the same in all commands: `topk:0.01 powersgd:rank=4`, or with commas."""
     parser.add_argument("--methods", nargs="+", metavar="METHOD", help=explanation)
 
 
 def whole_numbers(option: str, text: str, least: int = 1) -> list[int]:
-    """Whole numbers separated by commas, each once.
+    """Integers separated by commas, without duplicates.
 
     >>> whole_numbers("--workers", "2,4,2")
     [2, 4]
@@ -30,7 +30,7 @@ def whole_numbers(option: str, text: str, least: int = 1) -> list[int]:
 
 
 def names(text: str) -> list[str]:
-    """Names separated by commas, each once.
+    """Names separated by commas, without duplicates.
 
     >>> names("100mbit,1gbit")
     ['100mbit', '1gbit']

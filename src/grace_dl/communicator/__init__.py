@@ -1,1 +1,1 @@
-"""Communicators: how the payloads of all ranks meet."""
+"""Communicators: how the payloads of all ranks are exchanged and combined."""

@@ -1,4 +1,4 @@
-"""Every rank gets every rank's payload: goes with every one-round method."""
+"""Every rank gets every rank's payload; works with every one-round method."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .transaction import BucketTransaction, peer_errors
 
 @dataclass(slots=True)
 class Frames:
-    """Fixed frames of one bucket: what is sent, what is received, and views of both."""
+    """Fixed frames of one bucket: sent and received frames, and views of both."""
 
     send: Tensor
     receive: Tensor
@@ -62,7 +62,7 @@ class Allgather(Communicator):
                 flags, payloads = yield from self._varying_round(bucket, plan, transaction)
             else:
                 flags, payloads = yield from self._fixed_round(bucket, plan, transaction)
-            # The flag of a segment over all ranks: the worst.
+            # The combined flag of a segment is the worst over all ranks.
             verdict = [max(of_ranks) for of_ranks in zip(*flags)]
             commit = yield Verdict(
                 NONFINITE not in verdict and FAILED not in verdict,
@@ -117,7 +117,7 @@ class Allgather(Communicator):
     def _meet(self, receive: Tensor, send: Tensor) -> Request:
         return Gather(receive, send)
 
-    # Frames whose size depends on the data: lengths travel first --------------------------------------
+    # Frames whose size depends on the data: lengths are sent first ------------------------------------
 
     def _varying_round(
         self, bucket: Bucket, plan: Plan, transaction: BucketTransaction

@@ -1,4 +1,4 @@
-"""Payloads are summed on the way: traffic stays under twice the payload at any number of ranks."""
+"""Payloads are summed by all-reduce: traffic is less than twice the payload for any number of ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .transaction import BucketTransaction, finite, peer_errors
 class Summed:
     """The frame of one bucket, and views of it, by segment.
 
-    `own` is what this rank encodes, where a memory still needs it once the frame holds the sum; else it is the frame.
+    `own` is what this rank encodes, if a memory needs it after the frame holds the sum; otherwise it is the frame.
     """
 
     frame: Tensor
@@ -36,7 +36,7 @@ class Summed:
 
 
 class Allreduce(Communicator):
-    """Sums payloads over ranks; for methods whose payloads add up."""
+    """Sums payloads over ranks; for methods whose payloads can be summed."""
 
     name = "allreduce"
     sums = True
@@ -55,7 +55,7 @@ class Allreduce(Communicator):
         return self.compressor.whole_bucket and isinstance(self.memory, NoneMemory)
 
     def _is_dense(self, segment: Segment, bucket: Bucket) -> bool:
-        # What a lossless method sends is the gradient itself, and the average is quicker without its transactions.
+        # A lossless method sends the gradient itself, and averaging is faster without transactions.
         plain = self.compressor.lossless and self.compressor.average and self._stateless
         return plain or super()._is_dense(segment, bucket)
 
@@ -67,35 +67,35 @@ class Allreduce(Communicator):
             return self._several(bucket)
         return self._one(bucket)
 
-    # A whole bucket at once: no state, no flags; what is not finite stays so in a sum -------------------
+    # A whole bucket at once: no state, no flags; non-finite values survive the sum ---------------------
 
     def _whole(self, bucket: Bucket, flat: Tensor) -> Program:
         self._plan(bucket)
         x = flat if self.compressor.lossless else working(flat)
         payload, ctx = self.compressor.encode(x, self.key(bucket.segments[0].name))
         yield Sum(payload[0])
-        # Without state nothing hangs on the verdict: decode while later buckets are still on their way.
+        # Without state nothing depends on the verdict: decode while later buckets are in flight.
         if payload[0].data_ptr() != x.data_ptr():
             x.zero_()
             self.compressor.accumulate_(x, payload, ctx)
         self.compressor.finish_(x, self._divisor)
         if x is not flat:
             flat.copy_(x)
-        # Other buckets may pay what a former method owed, which a step that users skip would lose.
+        # Other buckets may carry residuals of a previous method, which a skipped step would lose.
         commit = yield Verdict(finite(flat) if self.state.carried else True)
         for segment in bucket.segments:
             if commit:
                 self.state.commit(segment.name)
 
     def _paying(self, bucket: Bucket) -> Program:
-        """A bucket that pays what a former method owed, with flags: a parameter that no rank used goes on owing."""
+        """A bucket that carries residuals of a previous method, with flags: an unused parameter keeps its residual."""
         key = (bucket.key, "paying")
         yield from self._one(Bucket(key, bucket.segments, compress_all=bucket.compress_all))
         self._plans.pop(key, None)  # its frame is not needed again
 
     @property
     def _divisor(self) -> int:
-        """What is left to divide a sum by: a method may divide before it sends."""
+        """The remaining divisor of a sum: a method may divide before it sends."""
         return 1 if self.compressor.divides_first else self.transport.size
 
     # One round ----------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class Allreduce(Communicator):
         dense = [place for place in plan.dense if place in left]
         self._dense_results(bucket, dense, [[summed.payloads[place] for place in dense]], commit)
 
-    # Several rounds: factors of all matrices, and dense parameters in the first -----------------------
+    # Several rounds: factors of all matrices; dense parameters join the first ------------------------
 
     def _factors_frame(self, bucket: Bucket, dense: Sequence[bool]) -> Summed:
         counts = [segment.flat.numel() for segment, d in zip(bucket.segments, dense) if d]
@@ -176,7 +176,7 @@ class Allreduce(Communicator):
                 items.append((self._input(segment), self.key(segment.name)))
             rounds = self.memory.rounds(items, self.compressor)
             factors = next(rounds) if items else []
-            # A factor shows what is not finite in its matrix, and is much quicker to look through.
+            # A factor is non-finite if its matrix is, and is much faster to check.
             for place, factor in zip(plan.coded, factors):
                 if not finite(factor):
                     flags[place] = NONFINITE
@@ -211,7 +211,7 @@ class Allreduce(Communicator):
         factors: list[Tensor],
         first: Tensor,
     ) -> Generator[Request | Verdict, Any, list[Pending]]:
-        """Drive the rounds of a bucket's matrices, which begin with `factors`; `first` travels with these."""
+        """Drive the rounds of a bucket's matrices, starting with `factors`; `first` is sent along with them."""
         size = self.transport.size
         if not factors:
             yield Sum(first)

@@ -1,5 +1,5 @@
-"""Each rank owns a slice of every parameter: it decodes and adds up what all ranks send for it, encodes the result
-again (with an error memory of its own) and gathers: traffic stays under twice the payload at any number of ranks.
+"""Each rank owns a slice of every parameter. It decodes and sums what all ranks send for it, encodes the result again
+(with its own error memory) and gathers. Traffic is less than twice the payload for any number of ranks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .base import Communicator
 from .transaction import BucketTransaction, finite, peer_errors
 
 ALIGN = 1024
-"""Slices begin at multiples of this, so that blocks of block-wise methods are not cut."""
+"""Slices start at multiples of this, so that blocks of block-wise methods are not split."""
 
 
 @dataclass(slots=True)
@@ -79,9 +79,9 @@ class Alltoall(Communicator):
         return {"memory": self.memory, "second": self.second}
 
     def owed(self, name: str) -> Tensor | None:
-        """What this rank owes: of its own gradient everywhere, and of the average where it owns the slice.
+        """The residual of this rank: of its own gradient everywhere, and of the average in the slices it owns.
 
-        The second is owed once for all ranks together, the first once for each, hence the factor.
+        The second is shared by all ranks, while each rank has the first, hence the factor.
         """
         parts = []
         for key in self.memory.keys_of(name):
@@ -132,7 +132,7 @@ class Alltoall(Communicator):
         def views(frame: FixedFrame, buffer: Tensor) -> tuple[Tensor, list[Payload]]:
             return frame.flags(buffer), frame.payloads(buffer)
 
-        # What arrives first is combined before the second phase begins, so both arrive in the same memory.
+        # The first phase is combined before the second begins, so both use the same receive buffer.
         arriving = empty(size * widest)
         send, receive = empty(sum(sizes)), arriving[: size * sizes[rank]]
         scatter = Half(
@@ -201,7 +201,7 @@ class Alltoall(Communicator):
                 else:
                     key = self.key(piece.name, base=segment.name)
                     where = _place(owner, number)
-                    # What a former method still owes may make a sum overflow.
+                    # A residual of a previous method may make a sum overflow.
                     known = segment.name not in self.state.carried
                     mine.append(
                         transaction.begin(
@@ -213,7 +213,7 @@ class Alltoall(Communicator):
     def _combine(
         self, bucket: Bucket, slices: Slices, first: BucketTransaction, second: BucketTransaction
     ) -> list[Tensor]:
-        """Average the pieces this rank owns and encode them again; the averages live until the verdict."""
+        """Average the pieces this rank owns and encode them again; the averages are kept until the verdict."""
         rank, averages = self.transport.rank, []
         arrived = [flags.tolist() for flags, _ in slices.scatter.theirs]
         for sender, flags in enumerate(arrived):
@@ -284,5 +284,5 @@ def _place(owner: int, number: int) -> int:
 
 
 def _again(name: str) -> str:
-    """The name under which a piece is encoded a second time: other draws, its own residual."""
+    """The name for the second encoding of a piece, with its own random draws and residual."""
     return f"{name}'"

@@ -1,4 +1,4 @@
-"""What a communicator is: a compressor and a memory, and a way for payloads to meet."""
+"""The base class of communicators: a compressor, a memory and an exchange of payloads."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from .transaction import BucketTransaction
 
 @dataclass(slots=True)
 class Plan:
-    """What is prepared once for a bucket and used every step: its layout and the buffers of its frames."""
+    """The plan of a bucket, built once and used at every step: its layout and frame buffers."""
 
     signature: tuple[Any, ...]
     coded: list[int]
-    """Places of the segments that are compressed."""
+    """Indices of the segments that are compressed."""
     dense: list[int]
-    """Places of those that travel as they are."""
+    """Indices of the segments that are sent uncompressed."""
     layout: Any
 
 
 class Communicator:
-    """A way for compressed gradients to meet: encodes, exchanges with all ranks and leaves the average.
+    """Encodes gradients, exchanges payloads with all ranks and stores the average.
 
-    It holds what one method keeps (its memory) and prepares (plans of buckets); a session owns it. Subclasses define
-    `program`, and declare which compressors they can carry. `dense_below`: parameters with fewer elements travel
-    uncompressed in the same frame. `seed` is the seed of all random draws. `label` names the method in messages.
+    It holds the memory of one method and the plans of its buckets; a session owns it. Subclasses define `program`, and
+    declare which compressors they support. `dense_below`: parameters with fewer elements are sent uncompressed in the
+    same frame. `seed` is the seed of all random draws. `label` names the method in messages.
     """
 
     name: ClassVar[str] = ""
     sums: ClassVar[bool] = False
-    """Whether payloads of all ranks are added on the way."""
+    """Whether payloads of all ranks are summed during the exchange."""
     refusal: ClassVar[str] = ""
-    """Why it cannot carry some compressors."""
+    """Why it does not support some compressors."""
 
     def __init__(
         self,
@@ -71,27 +71,27 @@ class Communicator:
 
     @classmethod
     def carries(cls, compressor: type[Compressor]) -> bool:
-        """Whether payloads of this compressor class can go through it."""
+        """Whether it supports this compressor class."""
         return True
 
     @property
     def channels(self) -> int:
-        """How many rounds a bucket may take."""
+        """The maximum number of rounds per bucket."""
         return 1
 
     # State --------------------------------------------------------------------------------------------
 
     def memories(self) -> dict[str, Memory]:
-        """The memories it keeps, by label."""
+        """Its memories, by label."""
         return {"memory": self.memory}
 
     def owed(self, name: str) -> Tensor | None:
-        """What is still owed for a parameter by its memories, flat, in units of the gradient."""
+        """The residual of a parameter in its memories, flat, in units of the gradient."""
         found = self.memory.residual(name)
         return None if found is None else found.view(-1)
 
     def take(self, name: str, other: Communicator) -> None:
-        """Take over a parameter's state: as it is from memories of the same kind, else as what they still owe."""
+        """Take over a parameter's state: unchanged from memories of the same kind, otherwise as a residual."""
         if self._alike(other):
             mine = self.memories()
             for label, memory in other.memories().items():
@@ -101,7 +101,7 @@ class Communicator:
         other.release(name)
 
     def release(self, name: str) -> None:
-        """Drop a parameter's state; what it owes is carried."""
+        """Drop a parameter's state; its residual is carried over."""
         self.state.carry(name, self.owed(name))
         for memory in self.memories().values():
             for key in memory.keys_of(name):
@@ -115,13 +115,13 @@ class Communicator:
         )
 
     def forget_plans(self) -> None:
-        """Drop what was prepared for buckets: they have changed, or the ranks have."""
+        """Drop the plans of buckets: the buckets or the ranks have changed."""
         self._plans.clear()
 
     # Exchange -----------------------------------------------------------------------------------------
 
     def program(self, bucket: Bucket) -> Program:
-        """The rounds of one bucket: yields requests, then a verdict; then settles memory and decodes."""
+        """The rounds of one bucket: yields requests, then a verdict; then commits or aborts, and decodes."""
         raise NotImplementedError
 
     def key(self, name: str, base: str | None = None) -> Key:
@@ -150,7 +150,7 @@ class Communicator:
         if plan is None or plan.signature != signature:
             self._agree(signature)
             for segment, d in zip(bucket.segments, dense):
-                # Compressed until now (by settings of a former method): nothing would ever pay its residual.
+                # Compressed until now (by settings of a previous method): its residual would never be sent.
                 if d and self.owed(segment.name) is not None:
                     self.release(segment.name)
             coded = [place for place, d in enumerate(dense) if not d]
@@ -164,7 +164,7 @@ class Communicator:
         return plan
 
     def _lay_out(self, bucket: Bucket, dense: Sequence[bool]) -> Any:
-        """Whatever a subclass prepares for a bucket."""
+        """The subclass's part of the plan of a bucket."""
         raise NotImplementedError
 
     def _agree(self, signature: tuple[Any, ...]) -> None:
@@ -188,7 +188,7 @@ class Communicator:
         return ((dtype, numel),) if dense else self.compressor.spec(numel, work_dtype(dtype))
 
     def _input(self, segment: Segment) -> Tensor:
-        """A segment's gradient as its compressor takes it, with what a former method still owed."""
+        """A segment's gradient as compressor input, including the residual of a previous method."""
         grad = segment.view
         if self.compressor.layout_free:
             # In the parameter's shape, but in memory order.
@@ -197,13 +197,13 @@ class Communicator:
         return grad if owed is None else grad + owed.to(grad.dtype).view(grad.shape)
 
     def _output(self, segment: Segment) -> Tensor:
-        """Where a segment's result is computed; `_store` brings it home."""
+        """Where a segment's result is computed; `_store` copies it to its destination."""
         return _flat_output(segment) if self.compressor.layout_free else segment.view
 
     def _begin(
         self, bucket: Bucket, plan: Plan, transaction: BucketTransaction, slots: Sequence[Payload | None]
     ) -> list[int]:
-        """Encode every segment, into its slots of a frame where there are any; returns their flags."""
+        """Encode every segment, into its slots of a frame if it has any; returns their flags."""
         flags = [USED] * len(bucket.segments)
         coded = [bucket.segments[place] for place in plan.coded]
         pieces = [(self._input(s), self.key(s.name), slots[place]) for s, place in zip(coded, plan.coded)]
@@ -216,9 +216,9 @@ class Communicator:
         return flags
 
     def _dense_in(self, bucket: Bucket, plan: Plan, slots: Sequence[Tensor], flags: list[int]) -> None:
-        """Bring the segments that travel as they are into their slots, and set their flags.
+        """Copy the uncompressed segments into their slots, and set their flags.
 
-        With what a former method still owed. All together, because there are many of them and most are small.
+        Includes the residual of a previous method. All in one call, because there are many and most are small.
         """
         if not slots:
             return
@@ -236,9 +236,9 @@ class Communicator:
     def _decide(
         self, bucket: Bucket, transaction: BucketTransaction, flags: Sequence[int], commit: bool
     ) -> set[int]:
-        """Abort what does not count and count the steps of what does, which is left to commit.
+        """Abort invalid segments and count the steps of the others, which remain to be committed.
 
-        Returns the places of the segments whose result is to be computed.
+        Returns the indices of the segments whose result is to be computed.
         """
         left = set()
         for place, (segment, flag) in enumerate(zip(bucket.segments, flags)):
@@ -253,7 +253,7 @@ class Communicator:
     def _dense_results(
         self, bucket: Bucket, places: Sequence[int], parts: Sequence[Sequence[Tensor]], commit: bool
     ) -> None:
-        """Set segments that travelled as they are to the average over ranks.
+        """Set uncompressed segments to the average over ranks.
 
         `parts` are lists alongside `places`: one for each rank, or one of sums.
         """
@@ -273,7 +273,7 @@ class Communicator:
             segment.flat.copy_(narrow(out.view(-1), segment.flat.dtype))
 
     def _conclude_flagged(self, segment: Segment, flag: int) -> bool:
-        """Set the result of a segment with nothing to decode; False for an ordinary one.
+        """Set the result of a segment that has nothing to decode; returns False for an ordinary segment.
 
         A parameter that no rank used keeps the gradient it has, as with plain DDP.
         """
@@ -287,7 +287,7 @@ class Communicator:
 
 
 def _flat_output(segment: Segment) -> Tensor:
-    """A segment's own memory, or that of its working dtype where its own is narrower."""
+    """A segment's own buffer, or one in the working dtype if its own dtype is narrower."""
     dtype = work_dtype(segment.flat.dtype)
     return segment.flat if segment.flat.dtype == dtype else torch.empty_like(segment.flat, dtype=dtype)
 

@@ -1,4 +1,4 @@
-"""Every rank's payload is broadcast, one root after another."""
+"""Every rank's payload is broadcast, one root at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .allgather import Allgather
 
 
 class Broadcast(Allgather):
-    """As `Allgather`, by one broadcast per rank: for engines whose all-gather is slow."""
+    """Like `Allgather`, with one broadcast per rank: for engines whose all-gather is slow."""
 
     name = "broadcast"
 

@@ -1,4 +1,4 @@
-"""What is kept for each parameter whatever its method: a step counter, and what a former method still owes."""
+"""Per-parameter state that is independent of the method: step counter, and carried residual of a previous method."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ class State:
         self.steps: dict[str, int] = {}
         """Committed steps of each parameter."""
         self.carried: dict[str, Tensor] = {}
-        """What a former method owes, flat, in units of the gradient; paid with the next gradient."""
+        """The residual of a previous method, flat, in units of the gradient; added to the next gradient."""
         self.loss_scale: float | None = None
         self.furthest = 0
-        """Committed steps of the parameter that has most of them: the step of training."""
+        """The largest number of committed steps of any parameter: the training step."""
 
     def step(self, name: str) -> int:
         """The number of a parameter's next step, from 0."""
         return self.steps.get(name, 0)
 
     def commit(self, name: str) -> None:
-        """Count a parameter's step; what was carried has been sent with it."""
+        """Count a parameter's step; its carried residual has been sent."""
         done = self.steps[name] = self.steps.get(name, 0) + 1
         self.furthest = max(self.furthest, done)
         self.carried.pop(name, None)
 
     def carry(self, name: str, owed: Tensor | None) -> None:
-        """Add what a method owes to what is carried."""
+        """Add a method's residual to the carried one."""
         if owed is not None:
             carried = self.carried.get(name)
             self.carried[name] = owed.detach().clone() if carried is None else carried + owed
 
     def rescale(self, factor: float) -> None:
-        """The loss scale has changed by this factor."""
+        """Rescale carried residuals: the loss scale changed by this factor."""
         for owed in self.carried.values():
             owed.mul_(factor)

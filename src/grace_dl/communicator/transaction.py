@@ -1,4 +1,4 @@
-"""The transaction of a bucket: what happens to state between encoding and the step's verdict."""
+"""The transaction of a bucket: state changes between encoding and the step's verdict."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BucketTransaction:
         used: bool = True,
         known_finite: bool = False,
     ) -> int:
-        """Encode one piece; returns its flag. A failure is kept, so that every rank can be told."""
+        """Encode one piece; returns its flag. A failure is stored, so that it can be reported to every rank."""
         try:
             if not (known_finite or memory.checks_finite or finite(grad)):
                 raise NotFinite
@@ -100,7 +100,7 @@ class BucketTransaction:
         return self._all[place]
 
     def settle(self, place: int, commit: bool) -> None:
-        """Conclude one piece, if it is open."""
+        """Commit or abort one piece, if it is open."""
         entry = self._open.pop(place, None)
         if entry is not None:
             memory, pending = entry
@@ -118,13 +118,13 @@ class BucketTransaction:
         memory.conclude(pending, out)
 
     def abort(self) -> None:
-        """Take back whatever is still open."""
+        """Abort all open pieces."""
         for place in list(self._open):
             self.settle(place, commit=False)
 
 
 def peer_errors(flags: Sequence[int], who: str = "another rank") -> list[Exception]:
-    """What this rank reports where a flag says that `who` failed."""
+    """The error of this rank when a flag says that `who` failed."""
     if FAILED not in flags:
         return []
     return [
@@ -135,7 +135,7 @@ def peer_errors(flags: Sequence[int], who: str = "another rank") -> list[Excepti
 
 
 def _fill(slots: Payload, payload: Payload, compressor: Compressor) -> None:
-    """Bring a payload into the slots of a frame, where its compressor has not written it there itself."""
+    """Copy a payload into the slots of a frame, unless its compressor has written it there."""
     if all(slot.data_ptr() == part.data_ptr() for slot, part in zip(slots, payload)):
         return
     found = [(part.dtype, part.numel()) for part in payload]

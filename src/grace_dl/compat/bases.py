@@ -1,4 +1,4 @@
-"""The original GRACE's abstract classes: users' own compressors and memories derive from them."""
+"""The original GRACE's abstract classes, the bases of user-defined compressors and memories."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from ..memory import base as memory_base
 
 
 class Compressor(compressor_base.Compressor, abc.ABC):
-    """A user's compressor: define `compress` and `decompress`; `aggregate` if decoded tensors do not simply add up.
+    """Base of user-defined compressors: define `compress` and `decompress`, and `aggregate` to replace the sum.
 
-    average: whether the result is divided by the number of ranks. tensors_size_are_same: accepted; sizes are exchanged where
-    they may differ.
+    average: whether the result is divided by the number of ranks. tensors_size_are_same: accepted and ignored; sizes
+    are exchanged if they may differ.
     """
 
     tensors_size_are_same: bool = True
 
     @abc.abstractmethod
     def compress(self, tensor: Any, name: str) -> tuple[Any, Any]:
-        """The tensors to send, and a context that stays on this rank."""
+        """Return the tensors to send, and a context that is not sent."""
 
     @abc.abstractmethod
     def decompress(self, tensors: Any, ctx: Any) -> Any:
-        """The tensor that `compress` was given, as far as it can be restored."""
+        """Restore the input of `compress`, up to the compression error."""
 
     def aggregate(self, tensors: Sequence[Any]) -> Any:
-        """The decoded tensors of all ranks as one: their sum."""
+        """Combine the decoded tensors of all ranks: their sum."""
         return sum(tensors[1:], tensors[0])
 
     def settings(self) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class Compressor(compressor_base.Compressor, abc.ABC):
 
 
 class ByFunctions(Compressor):
-    """A user's subclass of a built-in compressor, used by the functions it changes instead of the fast paths beneath."""
+    """Wraps a user-defined subclass of a built-in compressor: its overrides are used instead of the fast paths."""
 
     def __init__(self, changed: Any) -> None:
         super().__init__(changed.average)
@@ -61,7 +61,7 @@ class ByFunctions(Compressor):
 
 
 def by_functions(compressor: compressor_base.Compressor) -> compressor_base.Compressor:
-    """`compressor`, or how to use it where a user's class changes `compress`, `decompress` or `aggregate` of a built-in one."""
+    """`compressor`, wrapped if its class overrides `compress`, `decompress` or `aggregate` of a built-in one."""
     if isinstance(compressor, Compressor) or not hasattr(compressor, "aggregate"):
         return compressor
     functions = [getattr(type(compressor), name) for name in ("compress", "decompress", "aggregate")]
@@ -70,13 +70,13 @@ def by_functions(compressor: compressor_base.Compressor) -> compressor_base.Comp
 
 
 class Memory(memory_base.Memory, abc.ABC):
-    """A user's memory: define `compensate`, and `update` unless nothing is remembered.
+    """Base of user-defined memories: define `compensate`, and `update` if there is state.
 
     Attributes that are dictionaries of tensors by parameter name, such as `residuals`, are saved with a handle's state.
     """
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> Memory:
-        # Subclasses of the original's class, which had no constructor, do not call one.
+        # The original class had no constructor, so subclasses do not call one.
         self = super().__new__(cls)
         self.state = {}
         return self
@@ -126,7 +126,7 @@ class Memory(memory_base.Memory, abc.ABC):
 
 
 def plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings alone: what a user's class keeps in its attributes, such as tensors by name, differs between ranks."""
+    """Settings only: other attributes of a user-defined class, such as tensors by name, differ between ranks."""
     return {
         name: value
         for name, value in settings.items()

@@ -1,7 +1,7 @@
-"""The original GRACE's communicators: objects that carry a method, and the base class of users' own.
+"""The original GRACE's communicators: objects that carry a method, and the base class of user-defined ones.
 
 `Allgather(TopKCompressor(0.3), ResidualMemory(), world_size)` carries `grace.topk(0.3)`: pass it as `grace=` to Horovod's
-functions or to `grace.attach`, or call `step` in a loop of one's own.
+functions or to `grace.attach`, or call `step` in a hand-written loop.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from . import bases
 from .exchange import Checked, OwnExchange, Ranks, gathered, summed
 
 _HOOKS = ("step", "send_receive", "send_step", "receive_step", "async_send", "wait_receive")
-"""What a user's subclass may define."""
+"""Methods that a user-defined subclass may define."""
 
 
 class Communicator:
-    """A compressor, a memory and a way of exchange; subclass it for an exchange of one's own.
+    """A compressor, a memory and an exchange; subclass it to define your own exchange.
 
     A subclass defines `send_receive(tensors, name, ctx)`, or without `name`; or the pair `async_send(tensors, name)` and
-    `wait_receive(handles, ctx)`. Its compressor and memory are then used as they are, not copied.
+    `wait_receive(handles, ctx)`. Its compressor and memory are then used directly, not copied.
     """
 
     way: ClassVar[str] = ""
@@ -54,7 +54,7 @@ class Communicator:
     def carrying(
         cls, method: Single, compressor: Compressor, memory: Memory, world_size: int | None
     ) -> Communicator:
-        """One that carries `method`, which is made of this compressor and this memory."""
+        """A communicator that carries `method`, built from this compressor and memory."""
         self = cls.__new__(cls)
         self._set_up(compressor, memory, world_size, method=method)
         return self
@@ -73,23 +73,23 @@ class Communicator:
         self.memory: Any = NoneMemory() if memory is None and self._own else memory
         self.world_size = world_size
         self.handles: dict[Any, Any] = {}
-        """Handles that `step`, and the tapes of a TensorFlow loop, share."""
+        """Handles shared by `step` and by the tapes of a TensorFlow loop."""
         self._steps: dict[str, int] = {}
         self._transport: Transport | None = None
         self._sent = 0
         self._ranks = Ranks(world_size, rank)
         self.method: Single = self._method(method)
-        """The method it carries; attach it to as many models as wanted."""
+        """The method it carries; attach it to any number of models."""
 
     def _exchanges_itself(self) -> bool:
-        """Whether `send_receive` and its like do the exchange, rather than a communicator of `grace_dl`."""
+        """Whether the exchange is user-defined (`send_receive` or the like), not a communicator of `grace_dl`."""
         builtin = next(cls for cls in type(self).__mro__ if cls.__module__.startswith(f"{__package__}."))
         own = any(getattr(type(self), hook) is not getattr(builtin, hook) for hook in _HOOKS)
         if not own and not self.way:
             raise TypeError(
                 f"{type(self).__name__} must define send_receive(tensors, name, ctx), or async_send and wait_receive"
             )
-        # A user who sums the payloads of a compressor of one's own knows that they may be.
+        # A user-defined exchange may sum the payloads of a user-defined compressor.
         return own or (self.way == "allreduce" and isinstance(self.compressor, bases.Compressor))
 
     def _method(self, given: Single | None) -> Single:
@@ -153,7 +153,7 @@ class Communicator:
         _, (result,) = tape_handle(self, {})([tensor], [SimpleNamespace(name=name)])
         return result
 
-    # What a user's exchange defines, and may build on --------------------------------------------------
+    # Defined or used by a user-defined exchange -------------------------------------------------------
 
     def send_receive(self, *arguments: Any, **keywords: Any) -> Any:
         """Exchange the payload of one gradient, `(tensors, name, ctx)`; returns the result."""
@@ -161,15 +161,15 @@ class Communicator:
         return self._received(tensors, ctx)
 
     def async_send(self, tensors: Any, name: str) -> Any:
-        """Begin to exchange the payload of one gradient; returns what `wait_receive` takes."""
+        """Start the exchange of one gradient's payload; returns the argument of `wait_receive`."""
         return tensors
 
     def wait_receive(self, handles: Any, ctx: Any) -> Any:
-        """The result of what `async_send` began."""
+        """Wait for `async_send`; returns the result."""
         return self._received(handles, ctx)
 
     def _received(self, tensors: Any, ctx: Any) -> Tensor:
-        """Decode the sum of all ranks' payloads, or each of them, and average unless the compressor says otherwise."""
+        """Decode the sum of all ranks' payloads, or each of them, and average unless the compressor disables it."""
         transport, compressor = self._connected(), self.compressor
         divide = transport.size if compressor.average else 1
         if self.way == "allreduce":
@@ -220,7 +220,7 @@ class Communicator:
 
 
 class Allreduce(Communicator):
-    """Sums payloads on the way."""
+    """Sums payloads by all-reduce."""
 
     way = "allreduce"
 
@@ -237,7 +237,7 @@ class Allgather(Communicator):
 
 
 class Broadcast(Communicator):
-    """Broadcasts the payloads, one rank after another. rank: checked, if given."""
+    """Broadcasts the payloads, one rank at a time. rank: checked if given."""
 
     way = "broadcast"
     rank: int | None = None
@@ -289,7 +289,7 @@ def _check_own(compressor: Compressor, memory: Memory) -> None:
 
 
 def method_of(compressor: Compressor, memory: Memory | None, way: str) -> Single:
-    """The method that a compressor and a memory object make, with a communicator by name."""
+    """The method for a compressor and a memory object, with a communicator by name."""
     way = "allreduce" if compressor.multi_round else way
     compressor = bases.by_functions(compressor)
     info, name = _method_info(compressor), None if memory is None else _memory_name(memory)
@@ -297,7 +297,7 @@ def method_of(compressor: Compressor, memory: Memory | None, way: str) -> Single
         return custom(compressor, memory, way)
     settings = {p.name: getattr(compressor, p.name) for p in info.parameters}
     if compressor.average != info.cls(**settings).average:
-        # A sum is wanted, but parameters that travel dense are averaged.
+        # The result is a sum, but parameters sent dense are averaged.
         return custom(compressor, memory, way, dense_below=0)
     if memory is not None and name is not None and info.memory(name) == name:
         for parameter in parameters(catalog.MEMORIES[name]):
@@ -313,7 +313,7 @@ def method_of(compressor: Compressor, memory: Memory | None, way: str) -> Single
 
 
 def _method_info(compressor: Compressor) -> MethodInfo | None:
-    """The registered method whose compressor this is; None for a class that changes it."""
+    """The registered method of this compressor; None for a class that overrides it."""
     cls = _beneath(type(compressor))
     return next((info for info in registry.methods.values() if info.cls is cls), None)
 
@@ -324,12 +324,12 @@ def _memory_name(memory: Memory) -> str | None:
 
 
 def _beneath(cls: type) -> type:
-    """The class that one of this layer is made from; any other itself."""
+    """The class behind a class of this layer; any other class is returned unchanged."""
     return next(base for base in cls.__mro__ if not base.__module__.startswith(f"{__package__}."))
 
 
 def _rank(compressor: Any, memory: Any) -> int:
-    """PowerSGD's rank, which in the original either half gives."""
+    """PowerSGD's rank, which the original takes from the compressor or the memory."""
     given = {
         type(half).__name__: half._given
         for half in (compressor, memory)

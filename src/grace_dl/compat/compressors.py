@@ -1,7 +1,7 @@
 """The original GRACE's compressors: its constructors over the methods of `grace_dl.methods`.
 
-Each positional argument means what it meant there, or is rejected. Through the communicators of `communicators.py` they
-run as the method of the same name, `grace.topk(...)` and so on.
+Each positional argument has its original meaning, or is rejected. With the communicators of `communicators.py` they run
+as the method of the same name, `grace.topk(...)` and so on.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ RANK = 1
 
 
 class Original(Compressor):
-    """What all compressors of the original have."""
+    """Shared by all compressors of the original."""
 
     tensors_size_are_same: bool = True
 
     def compress(self, tensor: Tensor, name: str) -> tuple[Payload, Any]:
-        """Encode one gradient; called by a user's own class, each call is a step with random draws of its own."""
+        """Encode one gradient; called from user code, each call is a step with its own random draws."""
         if not isinstance(self, Codec):
             return super().compress(tensor, name)
         calls: dict[str, int] = vars(self).setdefault("_calls", {})
@@ -61,12 +61,12 @@ class Original(Compressor):
         return payload, Context(tensor.shape, tensor.dtype, key)
 
     def aggregate(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The decoded tensors of all ranks as one: their sum."""
+        """Combine the decoded tensors of all ranks: their sum."""
         return sum(tensors[1:], tensors[0])
 
 
 class _Averaging(Original):
-    """Those that take `average` and `tensors_size_are_same`; sizes are exchanged where they may differ."""
+    """Compressors with `average` and `tensors_size_are_same`; sizes are exchanged if they may differ."""
 
     def __init__(self, average: bool = True, tensors_size_are_same: bool = True) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class _Averaging(Original):
 
 
 class _Selecting(Original):
-    """Those that send a share of the elements."""
+    """Compressors that send a share of the elements."""
 
     ratio: float
 
@@ -97,7 +97,7 @@ class FP16Compressor(_Averaging, fp16.FP16Compressor):
     def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
         super().accumulate_(out, payload, ctx)
         if not self.average:
-            # Where payloads are summed, each rank has sent its share of the mean.
+            # If payloads are summed, each rank has sent its share of the mean.
             out.mul_(shares(ctx.key))
 
 
@@ -199,7 +199,7 @@ class EFSignSGDCompressor(Original, efsignsgd.EFSignSGDCompressor):
 
 
 class QSGDCompressor(Original, qsgd.QSGDCompressor):
-    """Levels of a bucket's norm, stochastically rounded, as `grace.qsgd` has it."""
+    """Levels of a bucket's norm, stochastically rounded, as in `grace.qsgd`."""
 
     def __init__(self, quantum_num: int, bucket_size: int = 128) -> None:
         super().__init__(quantum_num, bucket_size)
@@ -213,7 +213,7 @@ class SketchCompressor(Original, sketch.SketchCompressor):
 
 
 class INCEPTIONNCompressor(Original, inceptionn.INCEPTIONNCompressor):
-    """Drops what is below a bound. error_bound: in the original's unit, where 2e-10 stands for a bound of 2**-10.
+    """Drops values below a bound. error_bound: in the original's unit, where 2e-10 means a bound of 2**-10.
 
     >>> INCEPTIONNCompressor(2e-10).error_bound == 2**-10
     True
@@ -224,7 +224,7 @@ class INCEPTIONNCompressor(Original, inceptionn.INCEPTIONNCompressor):
 
 
 def inceptionn_bound(error_bound: float) -> float:
-    """The original's `error_bound`, whose decimal exponent it takes for a binary one, as the bound it stands for."""
+    """Convert the original's `error_bound`, whose decimal exponent is used as a binary one, to the actual bound."""
     if not 0 < number("error_bound", error_bound, "2e-10 stands for 2**-10, as in the original") < 1:
         raise ConfigError(
             f"error_bound={error_bound!r} must lie between 0 and 1; 2e-10 stands for 2**-10, as in the original. To give the "
@@ -236,7 +236,7 @@ def inceptionn_bound(error_bound: float) -> float:
 class PowerSGDCompressor(Original, powersgd.PowerSGDCompressor):
     """Low rank. rank: that of the factors, unless `PowerSGDMemory` gives it.
 
-    use_memory: accepted; factors are always warm-started. world_size: accepted; averages are taken over all ranks.
+    use_memory: accepted and ignored; factors are always warm-started. world_size: accepted and ignored.
     """
 
     def __init__(
@@ -253,9 +253,9 @@ class PowerSGDCompressor(Original, powersgd.PowerSGDCompressor):
 
 
 class TensorFlowPowerSGDCompressor(PowerSGDCompressor):
-    """Low rank, as the original's TensorFlow half constructs it.
+    """Low rank, with the constructor of the original for TensorFlow.
 
-    momentum_factor: must be 0; momentum is the optimizer's. The rank is that of `PowerSGDMemory`.
+    momentum_factor: must be 0; use the optimizer's momentum. The rank is that of `PowerSGDMemory`.
     """
 
     def __init__(self, momentum_factor: float = 0.0, world_size: int | None = None) -> None:
@@ -264,7 +264,7 @@ class TensorFlowPowerSGDCompressor(PowerSGDCompressor):
 
 
 def reject_momentum(momentum_factor: Any) -> None:
-    """The original's TensorFlow half adds momentum to PowerSGD's result; here only 0 is accepted."""
+    """The original for TensorFlow adds momentum to PowerSGD's result; here only 0 is accepted."""
     if momentum_factor:
         raise ConfigError(
             f"momentum_factor={momentum_factor!r}: PowerSGD adds no momentum to its result here. Give 0, and momentum to the "

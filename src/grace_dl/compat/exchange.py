@@ -1,4 +1,4 @@
-"""Exchanges that users write themselves: how they are carried by a handle, and what they may build on."""
+"""User-defined exchanges: how a handle runs them, and helpers for them."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from ..pipeline.request import External, Verdict
 from ..transport import Transport
 
 Start = Callable[[Tensor, str, Transport], tuple[Callable[[], Tensor], int]]
-"""Begins the exchange of a gradient; returns what waits for its result, and the bytes that this rank sends."""
+"""Starts the exchange of a gradient; returns a function that waits for the result, and the bytes sent."""
 
 
 class Ranks:
-    """The ranks a script says there are; checked when the first transport is known."""
+    """The number of ranks given by a script; checked against the first transport."""
 
     def __init__(self, world_size: int | None = None, rank: int | None = None) -> None:
         self.world_size, self.rank = world_size, rank
         self._checked = False
 
     def check(self, transport: Transport) -> None:
-        """Reject a transport among other ranks, at first use: an elastic job may change them later."""
+        """Reject a different number of ranks on first use; an elastic job may change it later."""
         if self._checked:
             return
         if self.world_size is not None and self.world_size != transport.size:
@@ -48,7 +48,7 @@ class Ranks:
 
 
 class Checked(Single):
-    """`method`, among the ranks that a script says there are."""
+    """`method` with a check of the number of ranks given by a script."""
 
     def __init__(self, method: Single, ranks: Ranks) -> None:
         self._method, self._ranks = method, ranks
@@ -65,7 +65,7 @@ class Checked(Single):
 
 
 class OwnExchange(Single):
-    """A method whose exchange is a user's own code, called for one gradient after another."""
+    """A method with a user-defined exchange, called for one gradient at a time."""
 
     def __init__(
         self, start: Start, compressor: Compressor, memory: Memory, ranks: Ranks, label: str
@@ -86,7 +86,7 @@ class OwnExchange(Single):
 
 
 class _Carrier(base.Communicator):
-    """Calls a user's exchange for every parameter of a bucket, in the order that all ranks share."""
+    """Calls a user-defined exchange for every parameter of a bucket, in the same order on all ranks."""
 
     name = "own"
 
@@ -123,7 +123,7 @@ def summed(transport: Transport, tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def gathered(transport: Transport, tensors: Sequence[Tensor], device: torch.device) -> list[Payload]:
-    """The tensors of every rank, by rank; their number is the same everywhere, their sizes need not be."""
+    """The tensors of every rank; their number must be the same on all ranks, their sizes may differ."""
     frame = pack([USED], [list(tensors)], device)
     lengths = torch.empty(transport.size, dtype=torch.int64, device=device)
     transport.allgather(lengths, torch.tensor([frame.numel()], dtype=torch.int64, device=device)).wait()

@@ -13,7 +13,7 @@ from ..kernels.wire import selected
 
 
 def largest(tensor: Tensor, compress_ratio: float, kernel: str = "torch") -> tuple[Tensor, Tensor]:
-    """Values and places of the largest magnitudes, seen flat.
+    """Values and flat indices of the largest magnitudes.
 
     >>> largest(torch.tensor([1.0, -3.0, 2.0]), 0.3)
     (tensor([-3.]), tensor([1]))
@@ -24,7 +24,7 @@ def largest(tensor: Tensor, compress_ratio: float, kernel: str = "torch") -> tup
 
 
 def drawn(tensor: Tensor, compress_ratio: float) -> tuple[Tensor, Tensor]:
-    """Random places, drawn from PyTorch's generator, and the values there."""
+    """Random indices, drawn from PyTorch's generator, and the values there."""
     flat = tensor.reshape(-1)
     count = selected(check_ratio(compress_ratio), flat.numel())
     places = torch.randperm(flat.numel(), device=flat.device)[:count]
@@ -32,7 +32,7 @@ def drawn(tensor: Tensor, compress_ratio: float) -> tuple[Tensor, Tensor]:
 
 
 def desparsify(tensors: Sequence[Tensor], numel: int) -> Tensor:
-    """A flat tensor of `numel` elements from values and their places; zero elsewhere."""
+    """A flat tensor of `numel` elements from values and their indices; zero elsewhere."""
     values, places = tensors
     return torch.zeros(numel, dtype=values.dtype, device=values.device).scatter_(0, places, values)
 

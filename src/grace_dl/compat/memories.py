@@ -13,7 +13,7 @@ from .compressors import RANK
 
 
 class DgcMemory(dgc.DgcMemory):
-    """Momentum correction. gradient_clipping: False. world_size: accepted; the ranks are counted.
+    """Momentum correction. gradient_clipping: False. world_size: accepted and ignored.
 
     >>> DgcMemory(0.9, False, 2).momentum
     0.9
@@ -27,7 +27,7 @@ class DgcMemory(dgc.DgcMemory):
 
 
 def reject_clipping(gradient_clipping: Any) -> None:
-    """The original has a truth value here; only False is accepted."""
+    """The original has a boolean here; only False is accepted."""
     if gradient_clipping:
         raise ConfigError(
             f"gradient_clipping={gradient_clipping!r}: the original limited every element to the tensor's norm over all ranks, "
@@ -37,7 +37,7 @@ def reject_clipping(gradient_clipping: Any) -> None:
 
 
 class PowerSGDMemory(powersgd.PowerSGDMemory):
-    """Residuals and warm-started factors. q_memory: accepted; a handle owns the factors. compress_rank: their rank."""
+    """Residuals and warm-started factors. q_memory: accepted and ignored. compress_rank: the rank of the factors."""
 
     def __init__(self, q_memory: Any = None, compress_rank: int | None = None) -> None:
         super().__init__()

@@ -34,13 +34,13 @@ KNOWN = (
     *("momentum", "threshold", "kernel", "error_bound", "quantiles", "momentum_factor", "gradient_clipping"),
     "compress_rank",
 )
-"""Keys of the original. People keep one dictionary for all methods, so those of other methods are ignored."""
+"""Keys of the original. Scripts use one dictionary for all methods, so keys of other methods are ignored."""
 
 
 def grace_from_params(params: Mapping[str, Any]) -> Communicator:
-    """The communicator that a dictionary of settings stands for: `compressor`, `memory`, `communicator`, and settings of each.
+    """The communicator for a dictionary of settings: `compressor`, `memory`, `communicator`, and settings of each.
 
-    Left out, memory and communicator are those the method works best with.
+    Memory and communicator default to those of the method.
 
     >>> grace_from_params({"compressor": "topk", "memory": "residual", "communicator": "allgather"}).method
     grace.topk(ratio=0.3)
@@ -52,14 +52,14 @@ def grace_from_params(params: Mapping[str, Any]) -> Communicator:
 
 
 def tensorflow_grace_from_params(params: Mapping[str, Any]) -> Communicator:
-    """`grace_from_params` of the original's TensorFlow half, whose PowerSGD has a `momentum_factor`."""
+    """`grace_from_params` of the original for TensorFlow, whose PowerSGD has a `momentum_factor`."""
     if isinstance(params, Mapping) and params.get("compressor") == "powersgd":
         compressors.reject_momentum(params.get("momentum_factor"))
     return grace_from_params(params)
 
 
 def method_from_params(params: Mapping[str, Any]) -> Named:
-    """The method that a dictionary of settings stands for.
+    """The method for a dictionary of settings.
 
     >>> method_from_params({"compressor": "topk", "compress_ratio": 0.01})
     grace.topk(ratio=0.01)
@@ -83,12 +83,12 @@ def method_from_params(params: Mapping[str, Any]) -> Named:
         _check_key(key, (*known, *KNOWN))
     way = settings.get("communicator")
     if way == info.communicator or (info.cls.multi_round and way in ("allgather", "broadcast")):
-        del settings["communicator"]  # a low-rank method's own; in the original it ran inside `compress`
+        del settings["communicator"]  # the low-rank method's own; in the original it ran inside `compress`
     return build(info.name, **{key: value for key, value in settings.items() if key in known})
 
 
 def _translated(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by the names and in the units they have here, with the original's defaults where those differ."""
+    """Convert settings to the names and units used here, with the original's defaults where those differ."""
     settings = dict(given)
     if name in ("topk", "randomk", "adaq", "dgc"):
         settings.setdefault("ratio", settings.pop("compress_ratio", RATIO))

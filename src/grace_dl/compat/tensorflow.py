@@ -1,6 +1,7 @@
-"""Users' own compressors, memories and communicators that are written with TensorFlow's operations.
+"""User-defined compressors, memories and communicators written with TensorFlow operations.
 
-GRACE computes on PyTorch's tensors. These classes hand TensorFlow's to what users wrote, eagerly, and take its results back.
+GRACE computes with PyTorch tensors. These classes convert them for user code, which runs eagerly, and
+convert its results back.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from . import bases, communicators
 
 
 def _lend(tensor: Tensor) -> Any:
-    """A TensorFlow tensor of its own memory."""
+    """A TensorFlow tensor with its own memory."""
     from ..integrations.tensorflow.tensors import to_tensorflow
 
     return to_tensorflow(tensor.detach().clone())
 
 
 def _take(tensor: Any) -> Tensor:
-    """A PyTorch tensor of its own memory."""
+    """A PyTorch tensor with its own memory."""
     import tensorflow as tf
 
     from ..integrations.tensorflow.tensors import to_torch
@@ -98,7 +99,7 @@ class Memory(bases.Memory):
 
 
 class Communicator(communicators.Communicator):
-    """A communicator of one's own for TensorFlow: define `send_receive(tensors, ctx)`."""
+    """Base of user-defined communicators for TensorFlow: define `send_receive(tensors, ctx)`."""
 
     def __init__(self, compressor: Any, memory: Any = None, world_size: int | None = None) -> None:
         super().__init__(compressor, memory, world_size)

@@ -1,1 +1,1 @@
-"""Compression methods: pure functions from a tensor to what is sent. One file a method."""
+"""The compressor interface and shared bases: pure functions from a tensor to a payload."""

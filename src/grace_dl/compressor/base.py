@@ -1,7 +1,7 @@
-"""What a compression method is: `Compressor`; two methods are enough. `codec.py` holds the fast forms.
+"""The base class `Compressor`: two methods are enough. `codec.py` holds the fast bases.
 
-A compressor is a pure function of tensor, settings and key. It keeps no state between calls (that is
-`Memory`'s) and never talks to the network (that is `Communicator`'s).
+A compressor is a pure function of tensor, settings and key. It has no state between calls (`Memory`
+holds it) and does not use the network (`Communicator` does).
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ Payload = list[Tensor]
 class Compressor:
     """A lossy (or lossless) encoding of one tensor.
 
-    Subclass it with `compress` and `decompress` and it works at every front door; the other methods are
-    optional fast paths whose defaults are built from those two. Declared facts are class attributes, so
-    that nothing needs an `isinstance` check.
+    A subclass with `compress` and `decompress` works with every integration. The other methods are optional fast
+    paths whose defaults are built on these two. Properties are class attributes, so that no `isinstance` check
+    is needed.
 
-    `average` and `tensors_size_are_same` are understood for subclasses written for the original GRACE, as is an
-    `aggregate(tensors)` method; sizes are checked over the network, so the second changes nothing.
+    `average`, `tensors_size_are_same` and an `aggregate(tensors)` method are supported for subclasses written for the
+    original GRACE; sizes are exchanged between ranks, so `tensors_size_are_same` has no effect.
     """
 
     sums: ClassVar[bool] = False
-    """Payloads of several ranks may be added up and decoded once (all-reduce)."""
+    """Payloads of several ranks can be summed and decoded once (all-reduce)."""
     biased: ClassVar[bool] = True
-    """The expectation of what is decoded differs from the input: wants error feedback."""
+    """The expectation of the decoded value differs from the input: needs error feedback."""
     elementwise: ClassVar[bool] = False
-    """A slice of a tensor may be compressed on its own (all-to-all)."""
+    """A slice of a tensor can be compressed on its own (all-to-all)."""
     whole_bucket: ClassVar[bool] = False
-    """Tensor boundaries do not matter: a whole bucket may be encoded in one call."""
+    """Tensor boundaries do not matter: a whole bucket can be encoded in one call."""
     layout_free: ClassVar[bool] = False
     """Takes the elements in memory order; does not need the tensor's own strides."""
     multi_round: ClassVar[bool] = False
     """Exchanges through `rounds` of its memory instead of one payload (low-rank methods)."""
 
     divides_first: ClassVar[bool] = False
-    """Divides by the number of workers before payloads are summed (`key.summed`), so that the sum is the mean already."""
+    """Divides by the number of workers before payloads are summed (`key.summed`), so that the sum is the mean."""
     deferred: ClassVar[int] = 0
-    """How many values `encode_from` leaves to be taken off at the next step (`Source.owed`); 0: it defers nothing."""
+    """How many values `encode_from` defers to the next step (`Source.owed`); 0: it defers nothing."""
     lossless: ClassVar[bool] = False
-    """Decodes to exactly what was encoded, and takes gradients of any dtype as they are."""
+    """Decodes to exactly the input, and accepts gradients of any dtype without conversion."""
 
     average: bool = True
 
@@ -63,17 +63,17 @@ class Compressor:
         raise NotImplementedError(f"{type(self).__name__} must define compress(tensor, name)")
 
     def decompress(self, payload: Payload, ctx: Any) -> Tensor:
-        """Decode what `compress` made, here or on another rank."""
+        """Decode a payload of `compress`, on this rank or another."""
         raise NotImplementedError(f"{type(self).__name__} must define decompress(payload, ctx)")
 
     # Optional fast paths ------------------------------------------------------------------------------
 
     def encode(self, tensor: Tensor, key: Key, out: Payload | None = None) -> tuple[Payload, Any]:
-        """`compress` with the whole key; writes into `out` (tensors that fit `spec`) where given."""
+        """`compress` with the whole key; writes into `out` (tensors that match `spec`) if given."""
         return self.compress(tensor, key.name)
 
     def encode_from(self, source: Source, key: Key, out: Payload | None = None) -> tuple[Payload, Any]:
-        """Encode `beta * x + gamma * grad`, and leave in `x` what the source says: the residual, or what was encoded."""
+        """Encode `beta * x + gamma * grad`, and store the residual or the encoded value in `x`, as requested."""
         x, grad, beta, gamma, leave, _ = source
         if leave == "input":
             return self.encode(x if grad is None else beta * x + gamma * grad, key, out)
@@ -82,7 +82,7 @@ class Compressor:
                 f"{type(self).__name__} says deferred = {self.deferred}; define encode_from"
             )
         if grad is not None:
-            # A product and a sum, as in the kernels: `add_(…, alpha=…)` may fuse the two and round once.
+            # A separate product and sum, as in the kernels: `add_(…, alpha=…)` may fuse them and round once.
             x.mul_(beta).add_(grad if gamma == 1 else grad * gamma)
         try:
             payload, ctx = self.encode(x, key, out)
@@ -105,11 +105,11 @@ class Compressor:
         nesterov: bool,
         outs: Sequence[Payload | None],
     ) -> tuple[list[tuple[Payload, Any]], Iterator[bool]]:
-        """Bring each gradient into its momentum m and sum v (Lin 2018, equations 4 and 5) and encode the new v.
+        """Accumulate each gradient into its momentum m and sum v (Lin 2018, equations 4 and 5) and encode the new v.
 
-        Returns a list that holds the payloads once the iterator is used up, and that iterator, which does one state at every
-        `next`. It gives False where a gradient is not finite: m and v are then as before, to rounding. A v stays whole until
-        `settle_`.
+        Returns a list that holds the payloads once the iterator is exhausted, and the iterator, which processes one
+        state at every `next`. It yields False if a gradient is not finite: m and v are then restored, up to rounding.
+        Sent elements stay in v until `settle_`.
         """
         found: list[tuple[Payload, Any]] = [([], None)] * len(keys)
 
@@ -136,7 +136,7 @@ class Compressor:
         payloads: Sequence[Payload],
         ctxs: Sequence[Any],
     ) -> None:
-        """Take what `payloads` send out of `vs`, and zero their momenta (factor masking, Lin 2018, section 3.2) if given."""
+        """Remove the sent elements from `vs`, and zero their momenta (factor masking, Lin 2018, section 3.2) if given."""
         for place, (v, payload, ctx) in enumerate(zip(vs, payloads, ctxs)):
             self.residual_(v, payload, ctx)
             if ms is not None:
@@ -144,7 +144,7 @@ class Compressor:
                 m.masked_fill_(sent.view_as(m) != 0, 0.0)
 
     def residual_(self, tensor: Tensor, payload: Payload, ctx: Any) -> None:
-        """Turn `tensor`, in place, into what was not sent: minus the value that peers decode."""
+        """Subtract the value that peers decode from `tensor`, in place."""
         tensor.sub_(self.decompress(payload, ctx).view_as(tensor))
 
     def accumulate_(self, out: Tensor, payload: Payload, ctx: Any) -> None:
@@ -171,29 +171,29 @@ class Compressor:
             self.combine_(out, of_ranks, ctx)
 
     def finish_(self, out: Tensor, workers: int) -> None:
-        """From the sum over workers to the result; divides by their number unless `average` is False."""
+        """Turn the sum over workers into the result; divides by their number unless `average` is False."""
         if self.average and workers != 1:
             out.div_(workers)
 
     def paired(self, feedback: bool) -> Compressor:
-        """This method with settings decided that depend on the memory; `feedback`: what is not sent comes back."""
+        """This compressor with memory-dependent settings resolved; `feedback`: whether error feedback is used."""
         return self
 
     def takes(self, shape: Sequence[int]) -> bool:
-        """Whether a parameter of this shape is compressed; others travel dense."""
+        """Whether a parameter of this shape is compressed; others are sent dense."""
         return True
 
     @property
     def warn(self) -> dict[str, str]:
-        """Memories that are allowed but go wrong with these settings: name to reason."""
+        """Memories that are allowed but diverge with these settings: name to reason."""
         return {}
 
     def spec(self, numel: int, dtype: torch.dtype) -> Spec | None:
-        """Dtypes and lengths of the payload of `numel` elements; None where the size depends on the data."""
+        """Dtypes and lengths of the payload of `numel` elements; None if the size depends on the data."""
         return None
 
     def payload_bytes(self, numel: int, dtype: torch.dtype = torch.float32) -> int | None:
-        """Bytes on the wire for `numel` elements, without compressing; None where it depends on the data."""
+        """Bytes on the wire for `numel` elements, without compressing; None if it depends on the data."""
         spec = self.spec(numel, dtype)
         return None if spec is None else sum(kind.itemsize * count for kind, count in spec)
 
@@ -210,7 +210,7 @@ _LEGACY = ("average", "tensors_size_are_same")
 
 
 class Context(NamedTuple):
-    """What built-in methods need beside the payload to decode it; the same on every rank but for `key.rank`."""
+    """The decoding context of built-in methods; the same on every rank except for `key.rank`."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -225,12 +225,12 @@ _WORKING = (torch.float32, torch.float64)
 
 
 def work_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype arithmetic and state use for gradients of `dtype`: float32 at least."""
+    """The dtype of arithmetic and state for gradients of `dtype`: at least float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def narrow(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """`tensor` in a gradient's own dtype; a finite number too large for it becomes its largest, not infinity."""
+    """Convert `tensor` to a gradient's dtype; finite values out of range saturate instead of becoming infinite."""
     if dtype.itemsize < tensor.dtype.itemsize:
         largest = torch.finfo(dtype).max
         tensor = tensor.clamp(-largest, largest)
@@ -238,7 +238,7 @@ def narrow(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def working(tensor: Tensor) -> Tensor:
-    """`tensor` contiguous and in its working dtype; itself where it already is."""
+    """`tensor`, contiguous and in its working dtype; copied only if necessary."""
     if tensor.dtype in _WORKING and not tensor.requires_grad and tensor.is_contiguous():
         return tensor
     return tensor.detach().to(work_dtype(tensor.dtype)).contiguous()

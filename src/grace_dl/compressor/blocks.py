@@ -16,7 +16,7 @@ from .codec import KernelCodec
 
 
 class BlockCompressor(KernelCodec):
-    """Sends q in -levels…levels an element, where q / levels times the block's scale has expectation x."""
+    """Sends q in -levels…levels per element, where q / levels times the block's scale has expectation x."""
 
     biased = False
     elementwise = True

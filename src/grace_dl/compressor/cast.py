@@ -17,10 +17,10 @@ from .codec import KernelCodec
 
 
 class CastCompressor(KernelCodec):
-    """Sends a 16-bit float an element. Payloads add up.
+    """Sends a 16-bit float per element. Payloads can be summed.
 
-    Where payloads are summed, each rank sends its share of the mean, so that the sum cannot overflow where the mean would
-    not. What `accumulate_` decodes is that share.
+    If payloads are summed, each rank sends its share of the mean, so that the sum does not overflow unless the mean
+    does. `accumulate_` then decodes that share.
     """
 
     sums = True
@@ -47,13 +47,13 @@ class CastCompressor(KernelCodec):
 
 
 def shares(key: Key) -> int:
-    """What a value is divided by before it is sent."""
+    """The divisor applied to values before they are sent."""
     return key.workers if key.summed else 1
 
 
 @functools.cache
 def limit(kind: torch.dtype, largest: float, workers: int) -> float:
-    """The largest number of this kind that `workers` ranks may send without their sum overflowing."""
+    """The largest value of this dtype that `workers` ranks can send without overflow of their sum."""
     if workers == 1:
         return largest
     share = torch.tensor(largest / workers, dtype=torch.float64)

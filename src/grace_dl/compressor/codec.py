@@ -16,7 +16,7 @@ from .base import Compressor, Context, Payload, narrow, work_dtype, working
 
 
 class Codec(Compressor):
-    """Base of the built-in methods: works on contiguous float32 or float64 buffers, seen flat.
+    """Base of the built-in methods: works on contiguous, flat float32 or float64 buffers.
 
     A method defines `spec`, `_encode` and `accumulate_` (`KernelCodec` does all in one pass); half-precision
     inputs are widened here, shapes and dtypes restored here.
@@ -46,7 +46,7 @@ class Codec(Compressor):
         super().combine_(out, payloads, ctx)
 
     def check(self, payload: Payload, out: Tensor) -> None:
-        """Refuse a payload whose tensors are not those that `spec` says for a result like `out`."""
+        """Reject a payload whose tensors do not match `spec` for a result like `out`."""
         spec = self.spec(out.numel(), out.dtype)
         if spec is not None:
             payload_parts(payload, spec)
@@ -58,14 +58,14 @@ class Codec(Compressor):
         return self._encode(tensor.view(-1), key, out), ctx
 
     def _encode(self, x: Tensor, key: Key, out: Payload | None) -> Payload:
-        """Encode the flat, non-empty `x` without changing it; into `out` where given."""
+        """Encode the flat, non-empty `x` without changing it; into `out` if given."""
         raise NotImplementedError
 
     def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
         raise NotImplementedError
 
     def allocate(self, numel: int, dtype: torch.dtype, device: torch.device | None = None) -> Payload:
-        """Fresh payload tensors for `numel` elements (fixed-size methods)."""
+        """New payload tensors for `numel` elements (fixed-size methods)."""
         spec = self.spec(numel, dtype) or ()
         return [torch.empty(count, dtype=kind, device=device) for kind, count in spec]
 
@@ -73,19 +73,19 @@ class Codec(Compressor):
 class KernelCodec(Codec):
     """A codec with one encoding kernel, `_run`.
 
-    A method defines `spec` (or `allocate`, where sizes vary), `_run`, and to decode `_add`, or `accumulate_` where the
+    A method defines `spec` (or `allocate`, if sizes vary), `_run`, and for decoding `_add`, or `accumulate_` if the
     kernel takes no factor.
     """
 
     leaves: ClassVar[Leave] = "residual"
-    """What the kernel can leave in its input; anything else is computed from the payload."""
+    """What the kernel can store in its input; anything else is computed from the payload."""
 
     def _run(self, kernel: Kernels, source: Source, key: Key, out: Payload) -> Payload:
-        """Encode a source that is not empty into `out`, and return it; or, where sizes vary, the payload that was made."""
+        """Encode a non-empty source into `out` and return it; if sizes vary, return a new payload."""
         raise NotImplementedError
 
     def _add(self, out: Tensor, payload: Payload, ctx: Context, alpha: float) -> None:
-        """`out += alpha * decode(payload)`, on a tensor that is not empty."""
+        """`out += alpha * decode(payload)`, for a non-empty tensor."""
         decoded = torch.zeros_like(out)
         self.accumulate_(decoded, payload, ctx)
         out.add_(decoded, alpha=alpha)
@@ -113,8 +113,8 @@ class KernelCodec(Codec):
 class DeferredResidualCodec(KernelCodec):
     """Methods that send signs, decoded to one value where negative and another elsewhere.
 
-    Those values are known only after all elements were read, so taking what was sent out of the residual would cost a
-    second pass over memory. It waits for the next step, which reads the residual anyway: until then the two values are owed.
+    The two values are known only after all elements were read, so subtracting them from the residual would take a
+    second pass over memory. It is deferred to the next step, which reads the residual anyway.
     """
 
     leaves = "deferred"

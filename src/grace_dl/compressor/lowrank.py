@@ -1,6 +1,6 @@
-"""What PowerSGD and ACP-SGD share: the matrix view, starting factors, orthonormalisation, P Qᵀ.
+"""Shared by PowerSGD and ACP-SGD: the matrix view, initial factors, orthonormalisation, P Qᵀ.
 
-A gradient of shape (n, ...) is the matrix M of n rows; it travels as P (n, r) and Q (m, r) with M ≈ P Qᵀ. Q is kept
+A gradient of shape (n, ...) is a matrix M of n rows; it is sent as P (n, r) and Q (m, r) with M ≈ P Qᵀ. Q is stored
 transposed, as (r, m): products of a tall matrix with few columns run at memory speed in that layout only (M Q takes
 four times, Mᵀ P six times as long with Q stored as (m, r)).
 """
@@ -28,8 +28,8 @@ DEFAULT_RANK = 4
 class LowRankCompressor(Compressor):
     """Base of the low-rank methods: an orthonormal factor times a projected one.
 
-    Training goes through the memory's `rounds`; `compress` is one power iteration on this rank alone, from a
-    starting factor that depends on the name only.
+    Training uses the memory's `rounds`; `compress` is one power iteration on this rank alone, from an initial factor
+    that depends only on the name.
     """
 
     sums = True
@@ -49,7 +49,7 @@ class LowRankCompressor(Compressor):
         return self.fits(shape)
 
     def fits(self, shape: Sequence[int]) -> bool:
-        """Whether the factors of a tensor of this shape exist and are enough smaller than the tensor."""
+        """Whether a tensor of this shape has factors that are sufficiently smaller than the tensor."""
         if len(shape) < 2:
             return False
         n, m = matrix_shape(shape)
@@ -59,7 +59,7 @@ class LowRankCompressor(Compressor):
     def payload_bytes_of(
         self, shape: Sequence[int], dtype: torch.dtype = torch.float32, step: int = 0
     ) -> int:
-        """Bytes this rank hands to the all-reduce for a tensor of this shape at this step."""
+        """Bytes this rank passes to the all-reduce for a tensor of this shape at this step."""
         if not self.fits(shape):
             return math.prod(shape) * dtype.itemsize
         return self._factor_elements(*matrix_shape(shape), step) * work_dtype(dtype).itemsize
@@ -120,23 +120,23 @@ class LowRankCompressor(Compressor):
 
 
 def from_step(start_iter: int = 0) -> Stages:
-    """Plain averaging before step `start_iter`: the first gradients change too fast for a low rank to follow."""
+    """Plain averaging before step `start_iter`: early gradients change too fast for a low-rank approximation."""
     whole("start_iter", start_iter, "the first step that is compressed; 0 compresses all", least=0)
     return ((0, None), (start_iter, {})) if start_iter else ()
 
 
 def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
-    """Rows and columns of a tensor seen as a matrix: the first dimension against the rest."""
+    """Rows and columns of a tensor viewed as a matrix: the first dimension by the rest."""
     return shape[0], math.prod(shape[1:])
 
 
 def as_matrix(tensor: Tensor) -> Tensor:
-    """A contiguous tensor as the matrix of its first dimension against the rest, without a copy."""
+    """A contiguous tensor viewed as a matrix, the first dimension by the rest, without a copy."""
     return tensor.view(matrix_shape(tensor.shape))
 
 
 def check(payload: Payload, ctx: Context) -> Payload:
-    """The payload, once it is known to decode to the context's shape."""
+    """The payload, checked to decode to the context's shape."""
     numel = math.prod(ctx.shape)
     if len(payload) == 1 and payload[0].numel() == numel:
         return payload
@@ -146,12 +146,12 @@ def check(payload: Payload, ctx: Context) -> Payload:
             return payload
     raise PayloadError(
         f"the payload of {ctx.key.name!r} has tensors of shapes {[tuple(t.shape) for t in payload]}, which are no "
-        f"factors of a tensor of shape {tuple(ctx.shape)}: ranks differ in rank or model. Build them alike."
+        f"factors of a tensor of shape {tuple(ctx.shape)}: ranks differ in rank or model. Use the same on all ranks."
     )
 
 
 def orthonormalise(factors: Sequence[Tensor]) -> list[Tensor]:
-    """Orthonormal rows with the span of each (r, n) factor's; equal shapes go in one batched call.
+    """Orthonormalise the rows of each (r, n) factor; equal shapes are batched in one call.
 
     Zero and dependent rows give arbitrary orthonormal ones.
     """
@@ -167,19 +167,19 @@ def orthonormalise(factors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def starting_factor(key: Key, stream: str, rank: int, length: int, like: Tensor) -> Tensor:
-    """A random factor of shape (rank, length) that every rank draws alike, uniform in [-1/2, 1/2).
+    """A random factor of shape (rank, length), the same on every rank, uniform in [-1/2, 1/2).
 
-    Uniform rather than Gaussian: exact in every library, and a random subspace all the same.
+    Uniform rather than Gaussian: exact in every library, and it still spans a random subspace.
     """
     draws = kernels.of(like).uniforms(key.shared_word(stream), rank * length, like)
     return draws.sub_(0.5).view(rank, length)
 
 
 def warm(factor: Tensor, key: Key, stream: str) -> Tensor:
-    """A copy of an averaged factor of shape (r, m) to start from: rows scaled to largest entry 1, zero rows drawn anew.
+    """A warm-start copy of an averaged factor of shape (r, m): rows scaled to largest entry 1, zero rows drawn again.
 
-    Scaling keeps M Q from over- and underflowing (an averaged Q is as large as M). A row becomes zero when a gradient
-    was zero or of lower rank; it would stay zero for ever.
+    Scaling prevents overflow and underflow of M Q (an averaged Q is as large as M). A row becomes zero when a gradient
+    was zero or of lower rank; without a new draw it would stay zero.
     """
     rows = factor.clone(memory_format=torch.contiguous_format)
     if not kernels.of(rows).unit_rows_(rows):

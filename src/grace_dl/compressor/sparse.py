@@ -1,4 +1,4 @@
-"""What the sparsifying methods share: sums that touch only what was sent, and settings checked alike."""
+"""Shared by the sparsifiers: sums that touch only the sent elements, and checks of settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VALUE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": 
 
 
 class SparseCodec(KernelCodec):
-    """Base of methods whose payload names few elements: decoding scales those instead of the whole result."""
+    """Base of methods whose payload has few elements: decoding scales those instead of the whole result."""
 
     def combine_(self, out: Tensor, payloads: Sequence[Payload], ctx: Context) -> None:
         if out.numel() == 0:
@@ -32,7 +32,7 @@ class IndexedCodec(SparseCodec):
     """Base of methods that send values and coded indices."""
 
     def _sent(self, payload: Payload, numel: int, dtype: torch.dtype) -> Sent:
-        """Values, coded indices and how many count, checked as far as sizes go."""
+        """Values, coded indices and their number, with checked sizes."""
         raise NotImplementedError
 
     def _add(self, out: Tensor, payload: Payload, ctx: Context, alpha: float) -> None:
@@ -57,17 +57,17 @@ class IndexedCodec(SparseCodec):
 
 
 def check_ratio(ratio: float) -> float:
-    """A share of the elements, as every sparsifier takes it."""
+    """Validate a ratio, the share of elements that a sparsifier sends."""
     why = "the share of elements that is sent, for example 0.01 for one in a hundred"
     return number("ratio", ratio, why, above=0, most=1)
 
 
 def check_value_dtype(name: str | None) -> str | None:
-    """The dtype values travel in; None is that of the gradient."""
+    """The dtype of sent values; None for that of the gradient."""
     why = "what values travel in; None is the gradient's own dtype"
     return choice("value_dtype", name, (*VALUE_DTYPES, None), why)
 
 
 def value_dtype(name: str | None, dtype: torch.dtype) -> torch.dtype:
-    """The dtype values of a gradient of working dtype `dtype` travel in."""
+    """The dtype of the sent values of a gradient of working dtype `dtype`."""
     return dtype if name is None else VALUE_DTYPES[name]

@@ -1,6 +1,6 @@
-"""How bytes are brought here: plain downloads, and the clients of package registries.
+"""Downloads: plain URLs, and the clients of package registries.
 
-Registries are asked through their own command-line clients, so that a user's mirror, proxy and credentials apply.
+Registries are accessed through their own command-line clients, so that a user's mirror, proxy and credentials apply.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def download(url: str, report: Report) -> bytes:
 
 
 def npm(package: str, folder: Path) -> Path:
-    """The unpacked folder of an npm package, without its dependencies and without running anything of it."""
+    """The unpacked folder of an npm package, without its dependencies and without running its scripts."""
     command(["npm", "pack", package, "--ignore-scripts"], folder)
     return _unpack(_only(folder, "*.tgz"), folder / "unpacked") / "package"
 
@@ -56,7 +56,7 @@ def sdist(package: str, folder: Path) -> Path:
 
 
 def command(arguments: list[str], folder: Path) -> None:
-    """Run a client in `folder`; what it says on failure becomes the error."""
+    """Run a client in `folder`; on failure its output becomes the error message."""
     if shutil.which(arguments[0]) is None:
         raise DataError(f"the command {arguments[0]!r} is not installed")
     done = subprocess.run(

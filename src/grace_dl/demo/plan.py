@@ -12,10 +12,10 @@ LEARNING_RATE = 0.05
 MOMENTUM = 0.9
 
 METHODS = ("fp16", "int4", "efsignsgd", "signum", "powersgd:4", "topk:0.01", "dgc:0.005")
-"""Compared if no methods are named: about one of each family, with ever fewer bytes on the wire."""
+"""The default methods: about one of each family, by decreasing bytes on the wire."""
 
 _OWN_MOMENTUM = ("dgc", "signum")
-"""Methods with momentum of their own, which the optimizer must not add again."""
+"""Methods that apply momentum themselves, so the optimizer must not."""
 _RATES = {"signum": 0.0005}
 """Learning rates that differ. The result of signum is ±1 by vote, so its rate is the size of every weight's step."""
 
@@ -57,7 +57,7 @@ class Point:
     seconds: float
     """Training time so far, without evaluations."""
     megabytes: float
-    """What one worker has sent so far."""
+    """Bytes sent by one worker so far."""
     accuracy: float
 
 
@@ -72,7 +72,7 @@ class Result:
     sent_per_step: float
     """Bytes leaving one worker each step."""
     payload_per_step: float
-    """Bytes one worker hands to collectives each step."""
+    """Bytes one worker passes to collectives each step."""
     dense_per_step: float
     """Bytes of the gradients."""
     step_ms: float
@@ -88,7 +88,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Settings:
-    """What all runs of a demo share."""
+    """Settings shared by all runs of a demo."""
 
     data: str = "fashion-mnist"
     epochs: float = 1.0

@@ -1,4 +1,4 @@
-"""The demo's plot: accuracy against bytes sent, and against time."""
+"""The demo's plot: accuracy by bytes sent, and by time."""
 
 from __future__ import annotations
 

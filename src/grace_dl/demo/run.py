@@ -81,7 +81,7 @@ def _run(settings: Settings, runs: Sequence[Run], console: Console) -> list[Resu
 
 
 def _caveats(runs: Sequence[Run]) -> str:
-    """What a reader of the table should know."""
+    """Notes below the table."""
     common = f"rate {LEARNING_RATE:g}, momentum {MOMENTUM:g}"
     others = [
         f"{r.method} (rate {r.rate:g}, momentum {r.momentum:g})"
@@ -114,7 +114,7 @@ def table(results: list[Result]) -> Table:
 
 
 def record(settings: Settings, results: list[Result]) -> dict[str, Any]:
-    """Everything measured, with what it was measured on."""
+    """All measurements, with machine and versions."""
     import torch
 
     from .. import __version__

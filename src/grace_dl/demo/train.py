@@ -19,11 +19,11 @@ from ..workers import Emit
 from .plan import Point, Result, Run, Settings
 
 WARMUP = 5
-"""Steps left out of the median: buckets are rebuilt and buffers allocated in them."""
+"""Warm-up steps excluded from the median: buckets are rebuilt and buffers allocated."""
 
 
 def work(rank: int, world: int, emit: Emit, settings: Settings, runs: Sequence[Run]) -> list[Result]:
-    """Train every run in turn; emits ("start", run), ("step", run, step, of, accuracy) and ("end", run, result) events."""
+    """Train all runs; emits ("start", run), ("step", run, step, of, accuracy) and ("end", run, result) events."""
     images = load_images(settings.data)
     results = []
     for place, run in enumerate(runs):
@@ -34,7 +34,7 @@ def work(rank: int, world: int, emit: Emit, settings: Settings, runs: Sequence[R
 
 
 def network(images: Images) -> nn.Module:
-    """A small convolutional network for images of 8 pixels a side or more; most parameters are in one matrix."""
+    """A small convolutional network for images of at least 8 × 8 pixels; most parameters are in one matrix."""
     channels, side = images.train_x.shape[1], images.train_x.shape[-1]
     return nn.Sequential(
         nn.Conv2d(channels, 16, 5, stride=2, padding=2),
@@ -94,7 +94,7 @@ def _train(
 def _batches(
     images: Images, batch: int, rank: int, world: int, steps: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless epochs in an order all ranks share; every rank takes its own part of each global batch."""
+    """Endless epochs in the same order on all ranks; every rank takes its own part of each global batch."""
     order_of = torch.Generator().manual_seed(1)
     mean, scale = _normalisation(images)
     done = 0
@@ -114,7 +114,7 @@ def _normalisation(images: Images) -> tuple[float, float]:
 
 
 def _decay(optimizer: torch.optim.Optimizer, rate: float, progress: float) -> None:
-    """Linear to a tenth over the last half of training."""
+    """Linear decay to a tenth over the last half of training."""
     factor = 1.0 if progress < 0.5 else 1.0 - 0.9 * (progress - 0.5) / 0.5
     for group in optimizer.param_groups:
         group["lr"] = rate * factor
@@ -122,7 +122,7 @@ def _decay(optimizer: torch.optim.Optimizer, rate: float, progress: float) -> No
 
 @torch.no_grad()
 def _accuracy(model: nn.Module, images: Images, rank: int, world: int) -> float:
-    """Share of the test images that are classified correctly; the ranks divide the work."""
+    """Share of correctly classified test images; the work is split over the ranks."""
     mean, scale = _normalisation(images)
     count = len(images.test_x)
     right: Tensor = torch.zeros((), dtype=torch.int64)
@@ -135,7 +135,7 @@ def _accuracy(model: nn.Module, images: Images, rank: int, world: int) -> float:
 
 
 def _sent(handle: Handle | None, dense: int, steps: int, world: int) -> tuple[float, float]:
-    """Bytes leaving this rank and bytes handed to collectives, per step."""
+    """Bytes leaving this rank and bytes passed to collectives, per step."""
     if handle is None:
         return 2.0 * dense * (world - 1) / world, float(dense)  # DDP's ring all-reduce
     stats = handle.stats()

@@ -1,1 +1,1 @@
-"""Where people train: adapters that attach a method to DDP, to optimizers, to Horovod and to TensorFlow."""
+"""Adapters that attach a method to DDP models, optimizers, Horovod and TensorFlow."""

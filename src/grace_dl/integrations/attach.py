@@ -27,12 +27,12 @@ def attach(
     scaler: Any = None,
     backward_passes: int = 1,
 ) -> Handle:
-    """Compress the gradients of `target` by `method`, exchanged while the backward pass runs. All ranks call it together.
+    """Compress the gradients of `target` with `method` while the backward pass runs. Call it on all ranks.
 
-    `target`: a `DistributedDataParallel` model, or an optimizer under Horovod, `torch.distributed` or alone; with an
-    optimizer pass `named_parameters=model.named_parameters()`. `method`: such as `grace.topk(0.01)`, or its text.
-    `scaler`: the GradScaler in use, if any, so that state follows its changes of scale. `backward_passes`: for an
-    optimizer, passes that add up locally before they are exchanged.
+    `target`: a `DistributedDataParallel` model, or an optimizer (under Horovod, `torch.distributed` or in a single
+    process); with an optimizer pass `named_parameters=model.named_parameters()`. `method`: a method such as
+    `grace.topk(0.01)`, or its text form. `scaler`: the GradScaler in use, if any, so that state is rescaled when the
+    loss scale changes. `backward_passes`: for an optimizer, passes accumulated locally before each exchange.
 
     >>> import grace_dl as grace
     >>> model = torch.nn.Linear(64, 64)
@@ -61,8 +61,8 @@ def attach(
 
 
 def manual(method: Method | str | CarriesMethod, *, transport: Transport | None = None) -> ManualHandle:
-    """A handle for loops that exchange gradients themselves, with `handle.step(tensor, name)`.
+    """Return a handle for hand-written loops, which exchange gradients with `handle.step(tensor, name)`.
 
-    `transport`: the ranks to exchange with, those of the running engine if not given.
+    `transport`: the ranks to exchange with; by default those of the running engine.
     """
     return ManualHandle(Session(as_method(method), detect() if transport is None else transport))

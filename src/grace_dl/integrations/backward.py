@@ -1,4 +1,4 @@
-"""The end of a backward pass, however it ends."""
+"""Callbacks for the end of a backward pass, successful or not."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import torch
 
 
 class BackwardPass:
-    """A backward pass under way; made inside of it.
+    """A backward pass in progress. Create it from within the pass.
 
-    `at_end` is called when the pass ends well. If it raises, `at_failure` is called before `backward()` returns, unless
-    this object is gone by then.
+    `at_end` is called when the pass succeeds. If the pass raises, `at_failure` is called before `backward()` returns,
+    unless this object has been deleted by then.
     """
 
     def __init__(self, at_end: Callable[[], None], at_failure: Callable[[], None]) -> None:
-        # The engine holds the callback as long as the pass lives, and drops it when that is over.
+        # The engine holds a reference to the callback for the duration of the pass.
         callback = _Callback(at_end)
         self._watch = weakref.ref(callback, lambda _: at_failure())
         engine = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
         try:
             engine.queue_callback(callback)
-        except RuntimeError:  # not inside of one: `DDP.join` runs hooks by itself
+        except RuntimeError:  # not inside a backward pass: `DDP.join` runs hooks itself
             self._held = callback
 
 

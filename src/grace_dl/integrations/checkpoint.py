@@ -1,4 +1,4 @@
-"""Parts of a handle's saved state: what all ranks share, and what is each rank's own."""
+"""Split a handle's saved state into what all ranks share and what is local to a rank."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 import torch
 
 LOCAL = ("e",)
-"""Slots that differ between ranks: the residual. Factors are averages, the same on all."""
+"""Slots that differ between ranks: the residual. Factors are averages and the same on all ranks."""
 
 
 def without_residuals(state: Mapping[str, Any], rank: int, size: int) -> dict[str, Any]:
-    """The state of another rank as this one may load it."""
+    """Convert the state of another rank so that this one can load it."""
     parts = _selected(state["parts"], lambda part, label, name, slot: slot not in LOCAL)
-    # All ranks must carry something for the same parameters.
+    # All ranks must carry residuals for the same parameters.
     carried = {name: torch.zeros_like(owed) for name, owed in state["carried"].items()}
     return {**state, "rank": rank, "world_size": size, "parts": parts, "carried": carried}
 
 
 def with_residuals(state: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """`state`, as another rank shared it, with the residuals of `own` where both are at the same step."""
+    """Combine `state` from another rank with the residuals of `own` where both are at the same step."""
     mine = _selected(
         own["parts"],
         lambda part, label, name, slot: slot in LOCAL and own["steps"].get(name) == state["steps"].get(name),

@@ -1,12 +1,12 @@
 """Attaching to `DistributedDataParallel` through its communication hook.
 
-DDP calls the hook as each bucket of gradients fills, in an order all ranks share, while the rest of backward still runs.
-Every bucket is compressed and sent there; the hook of the last bucket waits for all, decodes and completes their
-futures. So everything happens on the thread that runs backward: no collective starts elsewhere, and an error is raised
-where the user called `backward`.
+DDP calls the hook as each bucket of gradients fills, in the same order on all ranks, while the rest of backward runs.
+The hook compresses and sends the bucket; the hook of the last bucket waits for all, decodes and completes their
+futures. Everything happens on the thread that runs backward: no collective starts elsewhere, and errors are raised
+from `backward()`.
 """
 
-# DDP inspects a hook's annotations and takes no strings for them, hence the functions without any.
+# DDP inspects a hook's annotations and does not accept strings, so the hook has none.
 import weakref
 from typing import Any
 
@@ -26,10 +26,10 @@ from .backward import BackwardPass
 
 
 class DDPHandle(Handle):
-    """A DDP model whose gradients are compressed. The model's hook owns it, so it holds the model only weakly."""
+    """The handle of a DDP model. The model's hook owns it, so it holds only a weak reference to the model."""
 
     def __init__(self, model: DistributedDataParallel, method: Method, *, scaler: Any = None) -> None:
-        # The state of a copied model has no handle, and its reducer no hook.
+        # The hook state of a copied model has no handle, and its reducer has no hook.
         hooks = [state for _, state in model._comm_hooks if isinstance(state, _HookState) and state.handle]
         if any(state.handle is not None and not state.handle.closed for state in hooks):
             raise ConfigError(
@@ -47,7 +47,7 @@ class DDPHandle(Handle):
         super().__init__(Session(method, TorchTransport(model.process_group)))
         if model.find_unused_parameters or model.static_graph:
             self._track_use()
-        if hooks:  # DDP takes one hook for life, which serves the next handle once the last is closed
+        if hooks:  # DDP accepts one hook for its lifetime, so a closed handle's hook is reused
             hooks[0].handle = self
         else:
             model.register_comm_hook(_HookState(self, model.process_group.group_name), _hook)
@@ -65,10 +65,10 @@ class DDPHandle(Handle):
         for hook in self._hooks:
             hook.remove()
 
-    # What DDP calls -----------------------------------------------------------------------------------
+    # Called by DDP -----------------------------------------------------------------------------------
 
     def exchange(self, bucket: Any) -> torch.futures.Future[Tensor]:
-        """Compress and send a bucket; after the last one, complete the futures of all."""
+        """Compress and send a bucket; after the last one, complete all futures."""
         if bucket.index() == 0:
             self._start()
         driver = self._driver
@@ -98,7 +98,7 @@ class DDPHandle(Handle):
         self._driver = self.session.driver()
 
     def _take_back(self) -> None:
-        """Give up the step under way, if there is one: its backward pass has raised."""
+        """Abort the step in progress, if any: its backward pass has raised."""
         if self._driver is not None:
             self._driver.abandon()
         self._driver = self._pass = None
@@ -133,7 +133,7 @@ class DDPHandle(Handle):
 
 
 class _HookState:
-    """What DDP keeps with the hook. A copy of the model, by pickle or deepcopy, is not attached."""
+    """The state that DDP stores with the hook. A pickled or deep-copied model is not attached."""
 
     def __init__(self, handle: DDPHandle | None = None, group: str = "") -> None:
         self.handle = handle
@@ -145,5 +145,5 @@ class _HookState:
 
 def _hook(state, bucket):  # type: ignore[no-untyped-def]
     if state.handle is None or state.handle.closed:
-        return allreduce_hook(resolve_group(state.group), bucket)  # as DDP by itself
+        return allreduce_hook(resolve_group(state.group), bucket)  # plain DDP
     return state.handle.exchange(bucket)

@@ -1,7 +1,7 @@
-"""The keyword `grace` for Horovod's own functions: patched in at run time, and taken out again.
+"""Patch Horovod's functions in memory so that they accept the keyword `grace`.
 
-`hvd.DistributedOptimizer(optimizer, grace=...)` and `hvd.DistributedGradientTape(tape, grace=...)` exchange gradients by
-GRACE. A call without the keyword behaves as before.
+`hvd.DistributedOptimizer(optimizer, grace=...)` and `hvd.DistributedGradientTape(tape, grace=...)` exchange gradients with
+GRACE. A call without the keyword behaves as before. The patch can be removed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TARGETS: dict[str, dict[tuple[str, str], str]] = {
         ("horovod.keras", _OPTIMIZER): "tensorflow.keras:distributed_optimizer",
     },
 }
-"""Functions of Horovod by framework, with what replaces them here."""
+"""Horovod functions by framework, and their replacements."""
 
 
 class Patch:
@@ -38,7 +38,7 @@ class Patch:
         self._originals: dict[tuple[str, str], Any] = {}
 
     def enable(self) -> bool:
-        """Let Horovod accept `grace=`; False where Horovod for this framework is not installed."""
+        """Make Horovod accept `grace=`. Return False if Horovod is not installed for this framework."""
         if self._originals:
             return True
         if any(importlib.util.find_spec(name) is None for name in ("horovod", self._framework)):
@@ -50,7 +50,7 @@ class Patch:
         for (module_name, attribute), path in _TARGETS[self._framework].items():
             try:
                 module = importlib.import_module(module_name)
-            except ImportError:  # a Keras that this Horovod does not know
+            except ImportError:  # a Keras that this Horovod does not support
                 continue
             original = getattr(module, attribute)
             self._originals[module_name, attribute] = original
@@ -58,7 +58,7 @@ class Patch:
         return True
 
     def disable(self) -> None:
-        """Restore Horovod's own functions. Optimizers and tapes made with `grace` go on working."""
+        """Restore Horovod's own functions. Optimizers and tapes created with `grace` keep working."""
         for (module_name, attribute), original in self._originals.items():
             setattr(importlib.import_module(module_name), attribute, original)
         if self._originals and self._framework == "tensorflow":
@@ -66,7 +66,7 @@ class Patch:
         self._originals.clear()
 
     def enabled(self) -> bool:
-        """Whether Horovod accepts `grace=` at present."""
+        """Whether Horovod currently accepts `grace=`."""
         return bool(self._originals)
 
 
@@ -75,7 +75,7 @@ def _accepting_grace(original: Any, path: str) -> Any:
 
     @functools.wraps(original)
     def patched(*arguments: Any, grace: Any = None, **keywords: Any) -> Any:
-        # The original GRACE took `grace` as second argument, by position too.
+        # The original GRACE also accepted `grace` as the second positional argument.
         if grace is None and len(arguments) > 1 and carries_method(arguments[1]):
             grace, arguments = arguments[1], (arguments[0], *arguments[2:])
         if grace is None:

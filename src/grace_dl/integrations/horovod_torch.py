@@ -1,7 +1,7 @@
 """`hvd.DistributedOptimizer(optimizer, grace=...)`: Horovod's optimizer, with the gradients exchanged by GRACE.
 
-Gradients are compressed and sent while backward runs, and are in place when `backward()` returns; `synchronize()` then has
-nothing left to do. Options that mean something with compression work as in Horovod, the others are rejected.
+Gradients are compressed and sent while backward runs, and are in place when `backward()` returns; `synchronize()` is then
+a no-op. Options that are compatible with compression work as in Horovod; the others are rejected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def distributed_optimizer(
     sparse_as_dense: bool = False,
     process_set: Any = hvd.global_process_set,
 ) -> torch.optim.Optimizer:
-    """The optimizer that `hvd.DistributedOptimizer(..., grace=grace)` returns; arguments as Horovod's."""
+    """The optimizer that `hvd.DistributedOptimizer(..., grace=grace)` returns; with Horovod's arguments."""
     method = as_method(grace)
     _check(compression, op, gradient_predivide_factor, num_groups, groups)
     if backward_passes_per_step < 1:
@@ -51,12 +51,12 @@ def distributed_optimizer(
             sum=op == hvd.Sum,
             sparse_as_dense=sparse_as_dense,
         )
-    # hvd.broadcast_optimizer_state steps past a class of this module, to fill a new optimizer's state without exchange.
+    # hvd.broadcast_optimizer_state bypasses a class of this module to initialise optimizer state without an exchange.
     return distributed(optimizer, handle, module="horovod.torch.optimizer")
 
 
 def _check(compression: Any, op: Any, predivide: float, num_groups: int, groups: Any) -> None:
-    """Reject options of Horovod that cannot go together with compression."""
+    """Reject Horovod options that are incompatible with compression."""
     if op == hvd.Adasum:
         raise ConfigError(
             "op=hvd.Adasum cannot be combined with grace: Adasum weighs full gradients against each other on the way, "

@@ -1,4 +1,4 @@
-"""Attaching to an optimizer: under Horovod, under `torch.distributed` without DDP, and alone."""
+"""Attaching to an optimizer: under Horovod, under `torch.distributed` without DDP, or in a single process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _attached: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
 
 class OptimizerHandle(Handle):
-    """An optimizer whose gradients are compressed. Hooks of the optimizer own it, so it holds that only weakly."""
+    """The handle of an optimizer. The optimizer's hooks own it, so it holds only a weak reference to the optimizer."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class OptimizerHandle(Handle):
         super().__init__(Session(method, transport))
         self.reducer = Reducer(self.session, lambda: self._named(names), settings)
         self._hooks: list[Any] = []
-        if hooked:  # else a wrapper of the optimizer calls `before_step` and `after_step`
+        if hooked:  # otherwise a wrapper around the optimizer calls `before_step` and `after_step`
             self._hooks = [
-                # The arguments of `step` begin with the optimizer itself.
+                # The first argument of `step` is the optimizer itself.
                 optimizer.register_step_pre_hook(
                     lambda _, a, k: self.before_step(a[1] if len(a) > 1 else k.get("closure"))
                 ),
@@ -53,7 +53,7 @@ class OptimizerHandle(Handle):
         _attached.add(optimizer)
 
     def _named(self, names: dict[Tensor, str]) -> list[tuple[str, Tensor]]:
-        """The optimizer's parameters with their names; those of groups added later are named by their place."""
+        """The optimizer's parameters with their names; parameters of groups added later are named by position."""
         optimizer = self._optimizer()
         if optimizer is None:
             return []
@@ -64,17 +64,17 @@ class OptimizerHandle(Handle):
         return found
 
     def synchronize(self) -> None:
-        """Exchange what backward passes of this step have left; after an ordinary `backward()` nothing is left."""
+        """Exchange the remaining gradients of this step; a no-op after an ordinary `backward()`."""
         if not self.closed and (self.reducer.unfinished or not self.reducer.settled):
             self.reducer.finish()
 
     def before_step(self, closure: Any = None) -> None:
-        """An optimizer step begins. A closure runs backward, which exchanges: what is there before it does not count."""
+        """Called before an optimizer step. A closure runs backward itself, so earlier gradients are not exchanged."""
         if closure is None:
             self.synchronize()
 
     def after_step(self) -> None:
-        """An optimizer step has ended."""
+        """Called after an optimizer step."""
         self.reducer.settled = False
 
     def _busy(self) -> bool:
@@ -95,7 +95,7 @@ class OptimizerHandle(Handle):
 def _names(
     optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, Tensor]] | None
 ) -> dict[Tensor, str]:
-    """The names of the optimizer's parameters; numbered, as Horovod does, where none are given."""
+    """The names of the optimizer's parameters; without given names they are numbered, as in Horovod."""
     groups = [group["params"] for group in optimizer.param_groups]
     if named_parameters is None:
         return {p: f"allreduce.noname.{i}.{j}" for i, group in enumerate(groups) for j, p in enumerate(group)}

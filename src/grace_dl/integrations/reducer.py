@@ -1,8 +1,8 @@
-"""Gradients of plain parameters, exchanged while backward runs: for optimizers, which bring no buckets of their own.
+"""Exchange gradients of plain parameters while backward runs, for optimizers, which have no buckets.
 
-Parameters are put in buckets, last first, as backward tends to reach them. A bucket is sent when backward has reached
-all of it and every bucket before it was sent, so that all ranks send in one order; when a backward pass ends, the
-rest is sent, everything is decoded, and each `.grad` holds the result by the time `backward()` returns.
+Parameters are bucketed in reverse order, as backward tends to reach them. A bucket is sent when backward has reached all
+of it and every earlier bucket was sent, so that all ranks send in the same order. When a backward pass ends, the rest is
+sent, everything is decoded, and each `.grad` holds the result by the time `backward()` returns.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class Options:
     """How gradients are collected."""
 
     passes: int = 1
-    """Backward passes that make one step; gradients add up locally and are exchanged after the last."""
+    """Backward passes per step; gradients are accumulated locally and exchanged after the last."""
     bucket_bytes: int = BUCKET_BYTES
     weigh: Callable[[Tensor], int] | None = None
-    """Bytes a parameter counts for when buckets are filled; its own size, if not given."""
+    """Bytes that a parameter contributes to a bucket; by default its own size."""
     scaler: Any = None
     """The GradScaler in use."""
     sum: bool = False
-    """Leave the sum over ranks instead of the average."""
+    """Return the sum over ranks instead of the average."""
     sparse_as_dense: bool = False
-    """Exchange sparse gradients as dense ones; they are sparse again afterwards."""
+    """Exchange sparse gradients as dense ones, and convert the results back to sparse."""
 
     def __post_init__(self) -> None:
         if self.passes < 1:
@@ -48,7 +48,7 @@ class Options:
 class Reducer:
     """Keeps `.grad` of parameters averaged over ranks after every backward pass.
 
-    `named` lists the parameters; it is asked again at every step, so that parameters may be added, frozen and thawed.
+    `named` lists the parameters. It is called at every step, so parameters may be added, frozen and unfrozen.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Reducer:
     ) -> None:
         self.options = options
         self.enabled = True
-        """False while backward passes only add up locally."""
+        """False while backward passes only accumulate locally."""
         self.settled = False
         """Whether the gradients of the next optimizer step have been exchanged."""
         self._session = session
@@ -80,16 +80,16 @@ class Reducer:
 
     @property
     def unfinished(self) -> bool:
-        """Whether backward passes of a step have come, but not all of them."""
+        """Whether some, but not all, backward passes of a step have run."""
         return self._passed > 0
 
     @property
     def busy(self) -> bool:
-        """Whether a step is under way."""
+        """Whether a step is in progress."""
         return self._driver is not None
 
     def close(self) -> None:
-        """Leave the parameters alone from now on."""
+        """Remove all hooks from the parameters."""
         self.give_up()
         for hook in self._hooks.values():
             hook.remove()
@@ -98,7 +98,7 @@ class Reducer:
     # Which parameters ---------------------------------------------------------------------------------
 
     def _refresh(self) -> None:
-        """Follow parameters that were added, frozen or thawed since buckets were filled."""
+        """Rebuild buckets if parameters were added, frozen or unfrozen."""
         names = {p: name for name, p in self._named() if p.requires_grad}
         if names == self._names:
             return
@@ -118,12 +118,12 @@ class Reducer:
         self.refill()
 
     def _use_unseen(self, parameter: Tensor) -> None:
-        """A pass that is under way may have reached a parameter before there was a hook to tell."""
+        """Mark a parameter that the current pass may have reached before its hook was registered."""
         if parameter.grad is not None:
             self._used.add(parameter)
 
     def refill(self) -> None:
-        """Put parameters in buckets anew."""
+        """Rebuild the buckets."""
         self._buckets = self._filled(list(self._names)[::-1])
         self._place = {p: place for place, bucket in enumerate(self._buckets) for p in bucket}
         self._generation = next(self._generations)
@@ -166,13 +166,13 @@ class Reducer:
             self.finish()
 
     def _pass_failed(self) -> None:
-        # At once, while gradients are as they were encoded.
+        # Immediately, while the gradients are still those that were encoded.
         if self._driver is not None:
             self._driver.abandon()
         self._reset()
 
     def finish(self) -> bool:
-        """Send what has not been sent, and put the results in place. False where a gradient was not finite."""
+        """Send the remaining buckets and store the results. Return False if a gradient was not finite."""
         try:
             if self._launched == 0:
                 self._refresh()
@@ -191,7 +191,7 @@ class Reducer:
         return finite
 
     def give_up(self) -> None:
-        """Take back the step under way."""
+        """Roll back the step in progress."""
         if self._driver is not None:
             self._driver.discard()
         self._reset()
@@ -200,14 +200,14 @@ class Reducer:
         self._driver = self._pass = None
         self._launched = self._passed = 0
         self._sent.clear()
-        # Without a gradient, as before: optimizers then leave a parameter alone.
+        # Restore the missing gradient, so that optimizers skip the parameter.
         for parameter in self._blank:
             parameter.grad = None
         self._blank.clear()
         self._sparse.clear()
 
     def _late(self) -> list[Tensor]:
-        """Parameters thawed or added after this step's buckets were filled."""
+        """Parameters unfrozen or added after this step's buckets were filled."""
         late = [p for _, p in self._named() if p not in self._place and p.requires_grad]
         for parameter in late:
             self._use_unseen(parameter)
@@ -257,7 +257,7 @@ class Reducer:
 
 
 def _dense(tensor: Tensor) -> bool:
-    """Whether a tensor's elements fill its memory without gaps, in whatever order."""
+    """Whether a tensor's elements fill its memory without gaps, in any order."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
         if size > 1:

@@ -1,4 +1,4 @@
-"""Optimizers that are called like Horovod's: the methods that `DistributedOptimizer` adds."""
+"""Optimizers with the interface of Horovod's `DistributedOptimizer`."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def distributed(
     saves_state: bool = False,
     module: str | None = None,
 ) -> Any:
-    """Give `optimizer` the methods of a distributed one; `handle` is None on ranks that take no part.
+    """Give `optimizer` the methods of a distributed one; `handle` is None on ranks that do not participate.
 
-    The object itself changes class, so that schedulers and scalers that know it go on working. `saves_state`: its
-    `state_dict` includes that of the handle. `module`: the module its class pretends to belong to.
+    The class of the object is changed in place, so that schedulers and scalers that refer to it keep working.
+    `saves_state`: its `state_dict` includes that of the handle. `module`: the value of its class's `__module__`.
     """
-    # A scheduler has put its own `step` there, which would lead past ours.
+    # A scheduler may have replaced `step` on the instance, which would bypass ours.
     vars(optimizer).pop("step", None)
     base = type(optimizer)
-    # `step` belongs to the new class itself: hvd.broadcast_optimizer_state steps past one class to leave out the exchange.
+    # `step` is defined on the new class itself: hvd.broadcast_optimizer_state bypasses one class to skip the exchange.
     members = {"step": _step, "__module__": module or base.__module__, "__qualname__": base.__qualname__}
     optimizer.__class__ = type(base.__name__, (Distributed, base), members)
     assert isinstance(optimizer, Distributed)
@@ -39,7 +39,7 @@ def distributed(
 
 
 class Distributed(torch.optim.Optimizer):
-    """What a distributed optimizer adds to its own class, but for `step`."""
+    """What a distributed optimizer adds to its class, except `step`."""
 
     grace: OptimizerHandle | None
     _grace_skip: bool
@@ -50,13 +50,13 @@ class Distributed(torch.optim.Optimizer):
         return Stats() if self.grace is None else self.grace.stats()
 
     def synchronize(self) -> None:
-        """Exchange what backward passes have left, for clipping before `step`."""
+        """Exchange the remaining gradients, for clipping before `step`."""
         if self.grace is not None:
             self.grace.synchronize()
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within it, `step()` takes the gradients as they are."""
+        """Within this context, `step()` does not exchange gradients."""
         self._grace_skip = True
         try:
             yield
@@ -65,7 +65,7 @@ class Distributed(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within it, backward passes only add up locally; the first one after it exchanges the sum."""
+        """Within this context, backward passes only accumulate locally; the next pass exchanges the sum."""
         if self.grace is None:
             yield
             return
@@ -81,35 +81,35 @@ class Distributed(torch.optim.Optimizer):
         return 1 if self.grace is None else self.grace.reducer.options.passes
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Exchange after that many backward passes from now on."""
+        """Set the number of backward passes per exchange."""
         if passes < 1:
             raise ConfigError(f"backward_passes_per_step={passes} must be 1 or more.")
         if self.grace is not None:
             self.grace.reducer.options.passes = passes
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's own and, where it is saved, under "grace" that of this rank's handle."""
+        """The optimizer's state and, if it is saved, the state of this rank's handle under "grace"."""
         own = super().state_dict()
         return (
             {**own, "grace": self.grace.state_dict()} if self._grace_saves and self.grace is not None else own
         )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from `state_dict`. From another rank's, all but the residuals is taken, with a warning."""
+        """Restore `state_dict`. Residuals of another rank are dropped, with a warning."""
         own = {key: value for key, value in state_dict.items() if key != "grace"}
         if self.grace is None or state_dict.get("grace") is None:
             super().load_state_dict(own)
             return
         self.grace.reducer.give_up()
         saved = _fitting(self.grace, state_dict["grace"])
-        # Both are checked before either changes.
+        # Check both before changing either.
         self.grace.session.check_state(saved)
         super().load_state_dict(own)
         self.grace.load_state_dict(saved)
 
 
 def _step(self: Distributed, closure: Callable[[], Any] | None = None) -> Any:
-    """Take a step with the averaged gradients; what backward has not exchanged is exchanged first."""
+    """Take a step with the averaged gradients; the remaining gradients are exchanged first."""
     if self.grace is not None and not self.grace.closed and not self._grace_skip:
         self.grace.before_step(closure)
     plain = super(Distributed, self).step
@@ -120,13 +120,13 @@ def _step(self: Distributed, closure: Callable[[], Any] | None = None) -> Any:
     return loss
 
 
-# The class below runs the step hooks; torch would otherwise wrap this one too, and run them twice. Schedulers
-# wrap `step` to see the order of calls, which `_opt_called` tells.
+# The base class runs the step hooks; torch would otherwise wrap this function too, and run them twice. Schedulers
+# wrap `step` to check the order of calls; `_opt_called` serves that purpose.
 _step.hooked = _step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 
 
 def _fitting(handle: OptimizerHandle, saved: dict[str, Any]) -> dict[str, Any]:
-    """`saved` as this rank may load it."""
+    """Convert `saved` so that this rank can load it."""
     transport = handle.session.transport
     if (saved["rank"], saved["world_size"]) == (transport.rank, transport.size):
         return saved

@@ -1,7 +1,7 @@
-"""Hot loops on contiguous buffers: one function an operation, the same signature in every backend (`interface`).
+"""Inner loops on contiguous buffers: one function per operation, the same signature in every backend (`interface`).
 
-`reference` is plain torch, runs anywhere and is the oracle; `native` is the compiled CPU core; `triton` serves
-CUDA tensors. `GRACE_KERNELS=reference|native|triton` forces one. Callers use `of`, `wire` and `check` alone.
+`reference` is plain torch, runs anywhere and defines the results; `native` is the compiled CPU core; `triton` is for
+CUDA tensors. `GRACE_KERNELS=reference|native|triton` forces one. Callers use only `of`, `wire` and `check`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["BACKENDS", "Correction", "Kernels", "Leave", "Source", "backend", "f
 
 BACKENDS = ("reference", "native", "triton")
 forced = os.environ.get("GRACE_KERNELS", "")
-"""The backend that serves every tensor, if any: `GRACE_KERNELS` as it was when the program started. (Looking it up for
-every tensor took as long as compressing a small one.)"""
+"""The forced backend, if any: the value of `GRACE_KERNELS` at program start. (Looking it up for every tensor took as
+long as compressing a small one.)"""
 _REMEDY = {"native": "reinstall with a C++ compiler present", "triton": "pip install 'grace-dl[triton]'"}
 
 
 def of(tensor: Tensor) -> Kernels:
-    """The backend that serves tensors like this one."""
+    """The backend for tensors like this one."""
     return backend(forced, "cpu" if tensor.is_cpu else tensor.device.type)
 
 

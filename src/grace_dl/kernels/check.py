@@ -1,4 +1,4 @@
-"""Argument checks that every backend shares; they stand between peers' bytes and raw memory."""
+"""Argument checks shared by all backends; they protect raw memory from invalid bytes of peers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def payload_part(part: Tensor, dtype: torch.dtype, numel: int) -> None:
 
 
 def payload_parts(payload: Sequence[Tensor], spec: Spec) -> None:
-    """Raise unless a peer's payload consists of the tensors that `spec` says."""
+    """Raise unless a peer's payload matches `spec`."""
     found = tuple([(part.dtype, part.numel()) for part in payload])
     if found != tuple(spec):
         raise PayloadError(

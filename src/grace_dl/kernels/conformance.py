@@ -1,4 +1,4 @@
-"""For the type checker alone: each backend offers everything in `Kernels`. Nothing imports this module."""
+"""For the type checker only: each backend implements all of `Kernels`. Nothing imports this module."""
 
 from __future__ import annotations
 

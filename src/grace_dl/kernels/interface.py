@@ -1,7 +1,7 @@
-"""The operations of a backend: mypy holds every backend's module against `Kernels`.
+"""The operations of a backend: mypy checks every backend's module against `Kernels`.
 
-Encoders write their payload into the tensors given last; sizes are those of `wire`. Decoders check a payload before they
-change anything, and raise `PayloadError`. Tensors are contiguous; kernels do not look at their shape.
+Encoders write their payload into their last arguments; `wire` defines the sizes. Decoders check a payload before they
+change anything, and raise `PayloadError`. Tensors are contiguous; kernels ignore their shape.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .wire import Sampling, Sent
 
 
 class Kernels(Protocol):
-    """What a backend offers. The reference implements all of it; the others begin with that and replace what they can."""
+    """The interface of a backend. The reference implements all of it; the others replace what they can."""
 
     __name__: str
 
@@ -39,7 +39,7 @@ class Kernels(Protocol):
         """Zero all of `out`."""
 
     def square_sum(self, x: Tensor) -> float:
-        """The sum of squares in float64, the same bits on every backend."""
+        """The sum of squares in float64, bit-identical on every backend."""
 
     def uniforms(self, word: int, n: int, like: Tensor, begin: int = 0) -> Tensor:
         """Uniform numbers in [0, 1) for elements begin..begin+n, in the dtype of `like`."""
@@ -119,7 +119,7 @@ class Kernels(Protocol):
     def onebit_add(self, out: Tensor, bits: Tensor, means: Tensor) -> None: ...
 
     def settled(self, x: Tensor, owed: Tensor) -> Tensor:
-        """x less what is owed of it: owed[0] where it is negative, owed[1] elsewhere."""
+        """x minus its deferred part: owed[0] where x is negative, owed[1] elsewhere."""
 
     # Selected elements: "residual" ----------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class Kernels(Protocol):
         """Overwrite each of `outs` with alpha times the sum of what all ranks sent for it."""
 
     def sparse_zero_(self, out: Tensor, index: Tensor, k: int, count: int | None = None) -> None:
-        """Zero the elements that a coded index array names."""
+        """Set the elements at coded indices to zero."""
 
     # Deep gradient compression ------------------------------------------------------------------------
 
@@ -180,7 +180,7 @@ class Kernels(Protocol):
         """Momentum correction of the clipped gradient (Lin 2018, equations 4 and 5)."""
 
     def dgc_undo_(self, state: Correction, mu: float, nesterov: bool) -> None:
-        """Take `dgc_correct_` back, to rounding. With mu = 0 the old momentum has no influence and becomes 0."""
+        """Undo `dgc_correct_`, up to rounding. With mu = 0 the old momentum has no influence and becomes 0."""
 
     def dgc_step_(
         self,
@@ -190,18 +190,18 @@ class Kernels(Protocol):
         samplings: Sequence[Sampling],
         payloads: Sequence[Sequence[Tensor]],
     ) -> Iterator[bool]:
-        """`dgc_correct_`, and `dgc_encode` of the new `v`, which stays whole until `dgc_commit_`; one state at every `next`.
+        """`dgc_correct_`, and `dgc_encode` of the new `v`, complete until `dgc_commit_`; one state per `next`.
 
-        False if a gradient is not finite: `m` and `v` are then what they were, to rounding, and the payload is of no use.
+        Yields False if a gradient is not finite: `m` and `v` are then restored, up to rounding.
         """
 
     def dgc_commit_(self, vs: Sequence[Tensor], ms: Sequence[Tensor] | None, sent: Sequence[Sent]) -> None:
-        """Take what was sent out of each `v`, and zero its momentum (masking, section 3.2) unless `ms` is None."""
+        """Remove sent elements from each `v`, and zero their momentum (masking, section 3.2) unless `ms` is None."""
 
     def dgc_dense_(
         self, means: Sequence[Tensor], momenta: Sequence[Tensor], mu: float, nesterov: bool
     ) -> list[bool]:
-        """Momentum of parameters that travel dense, after the average; where that is not finite, False and nothing changed."""
+        """Momentum of dense parameters, after the average; if that is not finite, returns False and changes nothing."""
 
     # Low rank: factors p (n, r) and q (r, m) of the matrix e + g --------------------------------------
 
@@ -223,4 +223,4 @@ class Kernels(Protocol):
         """Orthonormal rows with the span of the rows of each matrix (rank, n), rank <= n; may overwrite `batch`."""
 
     def unit_rows_(self, rows: Tensor) -> bool:
-        """Divide each row by its largest magnitude; False if a row is zero, which stays so."""
+        """Divide each row by its largest magnitude; returns False if a row is zero, which stays zero."""

@@ -1,4 +1,4 @@
-"""What kernels are given: the input of an encoder, and a parameter's state under DGC's momentum correction."""
+"""Inputs of kernels: the source of an encoder, and a parameter's state under DGC's momentum correction."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from torch import Tensor
 from ..errors import UnsupportedError
 
 Leave = Literal["input", "residual", "compensated", "deferred"]
-"""What an encoder leaves in `Source.x`.
+"""What an encoder stores in `Source.x`.
 
-input: x as it was. residual: what was encoded minus what is decoded of it. compensated: what was encoded (a momentum that
-is updated in the same pass). deferred: the same, and in `Source.owed` what the next step has to take off it.
+input: x unchanged. residual: the input minus the decoded payload. compensated: the input (a momentum that is updated in
+the same pass). deferred: the input, and in `Source.owed` what the next step subtracts from it.
 """
 
 
 class Source(NamedTuple):
-    """What an encoder encodes, v = x, or beta * x + gamma * grad with every operation rounded, and what becomes of x.
+    """The input of an encoder, v = x or beta * x + gamma * grad with every operation rounded, and what is stored in x.
 
     Tensors are contiguous and of one dtype and length; their shape does not matter. With leave="deferred", what the last
-    step sent is first taken off x: owed[0] where x is negative, owed[1] elsewhere.
+    step sent is first subtracted from x: owed[0] where x is negative, owed[1] elsewhere.
 
     >>> import torch
     >>> Source(torch.zeros(3)).leaves("residual")
@@ -35,7 +35,7 @@ class Source(NamedTuple):
     owed: Tensor | None = None
 
     def leaves(self, what: Leave) -> bool:
-        """Whether x becomes `what`, the one thing that the asking kernel can leave there; False if x stays as it is."""
+        """Whether x becomes `what`, the one result that the calling kernel can store; False if x is unchanged."""
         if self.leave == what:
             return True
         if self.leave == "input":

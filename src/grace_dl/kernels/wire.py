@@ -1,4 +1,4 @@
-"""Wire formats: sizes, layouts and tables that encoders and decoders of every backend share.
+"""Wire formats: sizes, layouts and tables shared by encoders and decoders of all backends.
 
 Compressors read payload sizes here; backends read layouts here. Nothing in this module touches a tensor's elements.
 """
@@ -16,7 +16,7 @@ Spec = tuple[tuple[torch.dtype, int], ...]
 """Dtype and length of each tensor of a payload, in order."""
 
 Sent = tuple[Tensor, Tensor, int]
-"""The values of a sparse payload, its coded indices, and how many of them count."""
+"""The values of a sparse payload, its coded indices, and the number of valid ones."""
 
 
 def selected(ratio: float, numel: int) -> int:
@@ -32,7 +32,7 @@ def selected(ratio: float, numel: int) -> int:
 
 
 def packed_bytes(n: int, bits: int) -> int:
-    """Bytes that `n` codes of `bits` bits take; the first code is in the lowest bits of the first byte."""
+    """Bytes for `n` codes of `bits` bits; the first code is in the lowest bits of the first byte."""
     return (n * bits + 7) // 8
 
 
@@ -51,11 +51,11 @@ NATURAL_EXPONENTS = {torch.float32: (-148, 127), torch.float64: (-1073, 1023)}
 """The exponents a block's largest power of two may have."""
 
 TRIT_GROUP = 256
-"""Bytes of a group of trits: byte j holds elements j, j + 256, … j + 4 * 256 of it, so that packing is vectors."""
+"""Bytes of a group of trits: byte j holds elements j, j + 256, … j + 4 * 256 of it, so that packing vectorizes."""
 
 
 def trit_bytes(n: int) -> int:
-    """Bytes that `n` values of -1, 0 or 1 take: five in a byte."""
+    """Bytes for `n` values of -1, 0 or 1: five per byte."""
     return -(-n // 5)
 
 
@@ -63,7 +63,7 @@ def trit_bytes(n: int) -> int:
 def tree_magnitudes() -> tuple[float, ...]:
     """The 128 magnitudes of Dettmers 2015 (section 3, dynamic tree quantisation) for 7 bits.
 
-    The leading one among the bits chooses a decade, 1e-6 to 1; the bits after it divide the decade evenly. Each
+    The position of the leading one bit selects a decade, 1e-6 to 1; the bits after it divide the decade evenly. Each
     interval is represented by its upper end, so that the largest element of a tensor is exact.
     """
     values = [0.0]
@@ -75,13 +75,13 @@ def tree_magnitudes() -> tuple[float, ...]:
 
 # Sorted indices ---------------------------------------------------------------------------------------
 #
-# Elias-Fano (Elias 1974, Fano 1971) cuts index i of an increasing sequence into its low bits, stored as they are, and
+# Elias-Fano (Elias 1974, Fano 1971) splits index i of an increasing sequence into its low bits, stored verbatim, and
 # its high part, stored in unary: bit `high + position` of a second array is set. Bits fill bytes from the lowest one.
 # A sequence with fewer than k indices is padded: Elias-Fano repeats `d - 1`, a bitmap holds no padding.
 
 
 def low_width(d: int, k: int) -> int:
-    """Bits of an index that are stored as they are: floor(log2(d / k))."""
+    """Bits of an index that are stored verbatim: floor(log2(d / k))."""
     return max(0, (d // k).bit_length() - 1)
 
 
@@ -92,13 +92,13 @@ def index_parts(d: int, k: int) -> tuple[int, int]:
 
 
 def is_bitmap(d: int, k: int) -> bool:
-    """Whether one bit an element is smaller than Elias-Fano."""
+    """Whether one bit per element is smaller than Elias-Fano."""
     return (d + 7) // 8 <= sum(index_parts(d, k))
 
 
 @functools.lru_cache(4096)
 def index_bytes(d: int, k: int) -> int:
-    """Bytes that `k` sorted indices below `d` take: Elias-Fano, or a bitmap where that is smaller.
+    """Bytes for `k` sorted indices below `d`: Elias-Fano, or a bitmap if that is smaller.
 
     >>> index_bytes(1_000_000, 10_000) * 8 / 10_000
     8.5632
@@ -111,19 +111,19 @@ def index_bytes(d: int, k: int) -> int:
 
 
 def adaq_slots(ratio: float, numel: int) -> int:
-    """Places for AdaQ's indices: each side rounds by itself and sends at least one, up to two more than the ratio."""
+    """Slots for AdaQ's indices: each side rounds separately and sends at least one, up to two more than the ratio."""
     return min(numel, selected(ratio, numel) + 2)
 
 
 class Sampling(NamedTuple):
-    """How DGC finds its threshold: which elements it looks at, and how it adapts."""
+    """How DGC finds its threshold: the sampled elements, and the adaptation."""
 
     rank: int
     """The threshold is the `rank`-th largest magnitude of the sample."""
     samples: int
     start: int
     stride: int
-    """Element `start + j * stride` is looked at; with stride 0, elements drawn from `word`."""
+    """Elements `start + j * stride` are sampled; with stride 0, random elements drawn from `word`."""
     word: int
     lower: float
     upper: float
@@ -151,11 +151,11 @@ EDEN_CENTROIDS = {
         2.732589570995,
     ),
 }
-"""The positive half of the Lloyd-Max centroids of N(0, 1), by bits a coordinate."""
+"""The positive half of the Lloyd-Max centroids of N(0, 1), by bits per coordinate."""
 
 
 def eden_tail(d: int) -> list[tuple[int, int]]:
-    """Lengths and sizes of the blocks behind the full ones: a tail is cut where padding would cost much.
+    """Lengths and sizes of the blocks after the full ones: a tail is split if padding would waste much.
 
     >>> eden_tail(4096 * 3), eden_tail(4000), eden_tail(2100), eden_tail(1)
     ([], [(4000, 4096)], [(2048, 2048), (52, 256)], [(1, 256)])

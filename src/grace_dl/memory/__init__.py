@@ -1,1 +1,1 @@
-"""Memories: the owners of all state that lives between steps, by parameter name."""
+"""Memories: own all state that persists between steps, by parameter name."""

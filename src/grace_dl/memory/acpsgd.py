@@ -18,14 +18,14 @@ from .lowrank import LowRankMemory, LowRankPending, Rounds, finite
 class ACPSGDMemory(LowRankMemory):
     """Residual `e` against the local factor, and the averaged factors `p` and `q` (Zhang 2023, algorithm 2).
 
-    A step needs one factor orthonormalised and replaces the other, so each is made of the other's last average.
+    A step orthonormalises one factor and replaces the other, so each is computed from the last average of the other.
     """
 
     def rounds(self, items: Sequence[tuple[Tensor, Key]], compressor: Compressor) -> Rounds:
         method = cast(ACPSGDCompressor, compressor)
         matrices = self.matrices(items, method)
         sides = [method.sends_p(key.step) for _, key in items]
-        # A basis of the factor that is not sent: Q where P is, P where Q is.
+        # A basis of the factor that is not sent: Q when P is sent, P when Q is sent.
         kept = [self.factor(m, "q" if side else "p", method.rank) for m, side in zip(matrices, sides)]
         bases = [rows if side else rows.t().contiguous() for rows, side in zip(orthonormalise(kept), sides)]
         local = [

@@ -1,7 +1,7 @@
-"""What a memory is: the owner of all per-parameter state, by parameter name.
+"""The base class of memories, which own all per-parameter state, by parameter name.
 
 A step is a transaction: `begin` encodes a gradient (and may already write state), then exactly one of
-`commit` (every rank's part was finite) or `abort` (state comes out as before, to rounding) follows.
+`commit` (every rank's part was finite) or `abort` (state is restored, up to rounding) follows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..key import Key
 
 @dataclass(slots=True)
 class Pending:
-    """One parameter's part of a step under way, between `begin` and `commit` or `abort`."""
+    """One parameter's part of a step in progress, between `begin` and `commit` or `abort`."""
 
     key: Key
     compressor: Compressor
@@ -33,24 +33,24 @@ class Pending:
 
 
 Piece = tuple[Tensor, Key, Payload | None]
-"""What `begin` takes: a gradient, its key, and where its payload goes."""
+"""Input of `begin`: a gradient, its key and the destination of its payload."""
 
 
 class NotFinite(Exception):
-    """Raised by the `begin` of a memory that looks for NaN and infinity itself; its state is as it was, to rounding."""
+    """Raised by the `begin` of a memory that checks for NaN and infinity; its state is restored, up to rounding."""
 
 
 class Memory:
     """Per-parameter state of a method. A subclass with `compensate` and `update` alone works everywhere.
 
-    `compensate` must not change state: a step may still be given up after it. `update` runs once the step is decided.
+    `compensate` must not change state: the step may still be aborted. `update` runs once the step is committed.
     """
 
     linear: ClassVar[tuple[str, ...]] = ()
     """State that is proportional to the gradient, and is rescaled when a loss scale changes."""
 
     checks_finite: ClassVar[bool] = False
-    """Whether `begin` raises `NotFinite` by itself, in the pass it makes anyway; else gradients are read once more."""
+    """Whether `begin` raises `NotFinite` in its own pass; otherwise gradients are checked in a separate pass."""
 
     def __init__(self) -> None:
         self.state: dict[str, dict[str, Tensor]] = {}
@@ -71,9 +71,9 @@ class Memory:
         return Pending(key, compressor, grad, payload, ctx, compensated=x)
 
     def begin_all(self, pieces: Sequence[Piece], compressor: Compressor) -> list[Pending | Exception]:
-        """`begin` for all pieces of a bucket; in place of one that failed, its error (`NotFinite`, too).
+        """`begin` for all pieces of a bucket; returns an error (such as `NotFinite`) in place of a piece that failed.
 
-        Asked of memories that look for NaN and infinity themselves.
+        Only for memories that check for NaN and infinity themselves.
         """
         results: list[Pending | Exception] = []
         try:
@@ -88,7 +88,7 @@ class Memory:
         return results
 
     def abort_all(self, results: Sequence[Pending | Exception]) -> None:
-        """`abort` for what `begin_all` began."""
+        """`abort` for the pieces of `begin_all`."""
         for result in results:
             if isinstance(result, Pending):
                 self.abort(result)
@@ -99,15 +99,15 @@ class Memory:
             self.commit(pending)
 
     def commit(self, pending: Pending) -> None:
-        """The exchange is over and every rank's part was finite."""
+        """The exchange is complete and every rank's part was finite."""
         assert pending.compensated is not None
         self.update(pending.compensated, pending.key.name, pending.compressor, pending.payload, pending.ctx)
 
     def abort(self, pending: Pending) -> None:
-        """The step is given up; state must come out as it was before `begin`, to rounding."""
+        """The step is aborted; state must be restored to that before `begin`, up to rounding."""
 
     def conclude(self, pending: Pending, out: Tensor) -> None:
-        """`commit`, and the result into `out` (maybe the gradient's own memory): one pass, where a method can."""
+        """`commit`, and write the result to `out`, which may be the gradient's own memory; in one pass if possible."""
         self.commit(pending)
         pending.compressor.combine_(out, [pending.payload], pending.ctx)
 
@@ -116,10 +116,10 @@ class Memory:
     ) -> Generator[list[Tensor], list[Tensor], list[Pending]]:
         """The exchange of a `multi_round` method over (gradient, key) pairs of one bucket.
 
-        Yields tensors to be averaged over all ranks, is sent their averages, and in the end returns one `Pending` per
-        item whose payload `compressor.combine_` turns into the result. The first yield is one tensor per item, not
-        finite where the gradient is not. No gradient is overwritten before `conclude`, `commit` or `abort`. Closed
-        before its end, it takes back what it wrote.
+        Yields tensors to be averaged over all ranks, is sent their averages, and finally returns one `Pending` per item,
+        whose payload `compressor.combine_` turns into the result. The first yield is one tensor per item, non-finite
+        if the gradient is. No gradient is overwritten before `conclude`, `commit` or `abort`. If closed early, it
+        rolls back what it wrote.
         """
         raise NotImplementedError(f"{type(self).__name__} serves no method of several rounds")
 
@@ -128,18 +128,18 @@ class Memory:
         return 1
 
     def second_phase(self) -> Memory:
-        """The memory for what an all-to-all's owner of a slice re-encodes."""
+        """The memory for slices that their owner encodes again in an all-to-all."""
         from .none import NoneMemory
 
         return NoneMemory()
 
     def after_dense_(self, means: Sequence[Tensor], names: Sequence[str]) -> None:
-        """Change, in place, the averages of parameters that travelled dense (DGC's momentum lives here)."""
+        """Modify, in place, the averages of parameters that were sent dense (used for DGC's momentum)."""
 
     # Carrying over and saving -------------------------------------------------------------------------
 
     def residual(self, name: str) -> Tensor | None:
-        """What is still owed for `name`, in units of the gradient; handed on when the method changes."""
+        """The residual of `name`, in units of the gradient; carried over when the method changes."""
         return None
 
     def rescale_(self, factor: float) -> None:
@@ -150,7 +150,7 @@ class Memory:
                     slots[slot].mul_(factor)
 
     def slot(self, name: str, slot: str, like: Tensor) -> Tensor:
-        """The state tensor `slot` of parameter `name`, zeros of `like`'s size at first use."""
+        """The state tensor `slot` of parameter `name`, created as zeros of `like`'s size on first use."""
         slots = self.state.setdefault(name, {})
         tensor = slots.get(slot)
         if tensor is None:
@@ -165,7 +165,7 @@ class Memory:
         return tensor
 
     def keys_of(self, name: str) -> list[str]:
-        """Under which names state of a parameter is kept: its own, or those of its slices (see `Alltoall`)."""
+        """The keys of a parameter's state: its name, or the names of its slices (see `Alltoall`)."""
         own = re.compile(rf"{re.escape(name)}(#\d+)?'?")
         return [key for key in self.state if own.fullmatch(key)]
 

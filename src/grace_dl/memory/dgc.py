@@ -19,18 +19,18 @@ from .base import Memory, NotFinite, Pending, Piece
 
 @dataclass(slots=True)
 class DgcPending(Pending):
-    """A step under way, with the gradient that was accumulated: `scale * used`."""
+    """A step in progress, with the gradient that was accumulated: `scale * used`."""
 
     used: Tensor | None = None
     scale: float = 1.0
 
 
 class DgcMemory(Memory):
-    """m = mu m + g, v = v + m; what is sent of v leaves v, and its momentum is zeroed.
+    """m = mu m + g, v = v + m; sent elements are subtracted from v, and their momentum is set to zero.
 
-    momentum: mu; the optimizer then runs without momentum of its own.
+    momentum: mu; the optimizer must then have no momentum.
     nesterov: m = mu (m + g), v = v + m + g.
-    momentum_masking: zero m where something was sent, so that stale momentum does not push old directions.
+    momentum_masking: set m to zero where an element was sent, so that stale momentum is dropped.
     gradient_clipping: before accumulation, limit each parameter's local gradient to this norm divided by the square
     root of the number of workers; or a function from gradient to clipped gradient.
     """
@@ -62,7 +62,7 @@ class DgcMemory(Memory):
         return found
 
     def _clip(self, grad: Tensor, workers: int) -> tuple[Tensor, float]:
-        """The gradient to accumulate and its factor; `grad` itself stays as it is until the step is decided."""
+        """The gradient to accumulate and its factor; `grad` is not modified before the step is committed or aborted."""
         limit = self.gradient_clipping
         if limit is None:
             return grad, 1.0
@@ -74,7 +74,7 @@ class DgcMemory(Memory):
         return grad, (bound / norm if norm > bound else 1.0)
 
     def compensate(self, tensor: Tensor, name: str) -> Tensor:
-        """v as it will be after this gradient, on one worker; changes nothing."""
+        """v after this gradient, on one worker; changes nothing."""
         m, v = self.slot(name, "m", tensor).clone(), self.slot(name, "v", tensor).clone()
         state = Correction(m, v, *self._clip(tensor, workers=1))
         kernels.of(v).dgc_correct_(state, self.momentum, self.nesterov)
@@ -127,9 +127,9 @@ class DgcMemory(Memory):
 
     @staticmethod
     def _run(steps: Iterator[bool | Exception], done: list[bool | Exception]) -> None:
-        """Take all steps, with nothing of Python in between: the pass over a tensor leaves nothing of it in the cache.
+        """Run all steps without Python code in between: a pass over a tensor evicts the interpreter from the CPU cache.
 
-        An interrupt comes after the last one, when all is on record.
+        An interrupt is raised after the last one, when everything is recorded.
         """
         while True:
             try:
@@ -138,7 +138,7 @@ class DgcMemory(Memory):
                 done.append(error)
 
     def _prepare(self, grad: Tensor, key: Key) -> tuple[Tensor, float]:
-        """Allocate a parameter's state, and clip; what is accumulated is looked through later, unless clipped."""
+        """Allocate a parameter's state, and clip; without clipping, the check for NaN and infinity comes later."""
         self.slot(key.name, "m", grad), self.slot(key.name, "v", grad)
         if self.gradient_clipping is not None and not kernels.of(grad).all_finite(grad):
             raise NotFinite
@@ -170,7 +170,7 @@ class DgcMemory(Memory):
         kernels.of(state.v).dgc_undo_(state, self.momentum, self.nesterov)
 
     def after_dense_(self, means: Sequence[Tensor], names: Sequence[str]) -> None:
-        """Parameters that travel dense get their momentum here, after the average."""
+        """Apply momentum to parameters that were sent dense, after the average."""
         momenta = [self.slot(name, "m", mean) for mean, name in zip(means, names)]
         kernels.of(means[0]).dgc_dense_(means, momenta, self.momentum, self.nesterov)
 

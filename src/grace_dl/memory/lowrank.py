@@ -1,4 +1,4 @@
-"""What the memories of the low-rank methods share: the residual, and when it is written."""
+"""Shared by the memories of the low-rank methods: the residual, and when it is written."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Matrix:
 class LowRankPending(Pending):
     """A matrix between `rounds` and `conclude`, `commit` or `abort`.
 
-    `payload` are the factors of the result, `sent` those whose product leaves the residual, `factors` the warm ones
-    to keep, by slot; `finite` tells whether the exchange gave numbers.
+    `payload` are the factors of the result, `sent` those whose product is subtracted from the residual, `factors` the
+    warm-start factors to store, by slot; `finite` is whether the exchanged factors are finite.
     """
 
     __slots__ = ("factors", "finite", "matrix", "sent")
@@ -64,10 +64,10 @@ class LowRankPending(Pending):
 
 
 class LowRankMemory(Memory):
-    """Error feedback for matrices: P and Q are made of e + gradient, and e becomes e + gradient - P Qᵀ on commit.
+    """Error feedback for matrices: P and Q are computed from e + gradient, and e becomes e + gradient - P Qᵀ on commit.
 
-    The sum is formed inside the products, and nothing is written before `commit`: there, in the same pass over memory,
-    the result may take the gradient's place. Slots: `e`, shaped as the parameter, and the warm factors `p` and `q`,
+    The sum is computed inside the products, and nothing is written before `commit`. In the same pass over memory the
+    result may overwrite the gradient. Slots: `e`, shaped like the parameter, and the warm-start factors `p` and `q`,
     stored as (r, n) and (r, m).
     """
 
@@ -95,7 +95,7 @@ class LowRankMemory(Memory):
         return result
 
     def factor(self, matrix: Matrix, slot: str, rank: int) -> Tensor:
-        """The warm factor in `slot`, or the random one to start from; state is not changed."""
+        """The warm-start factor in `slot`, or a random initial one; state is not changed."""
         key, length = matrix.key, matrix.e.shape[0 if slot == "p" else 1]
         kept = self.state.get(key.name, {}).get(slot)
         if kept is not None and kept.shape[1] != length:
@@ -104,7 +104,7 @@ class LowRankMemory(Memory):
                 f"{key.name!r}, whose matrix wants {length}: two parameters share a name, or a checkpoint of "
                 "another model was loaded. Give every parameter its own name."
             )
-        # Another rank than before (settings changed between steps) starts afresh, alike on all ranks.
+        # If the rank setting has changed, start again from a random factor, the same on all ranks.
         if kept is None or kept.shape[0] != rank:
             return starting_factor(key, slot, rank, length, matrix.e)
         return kept
@@ -133,5 +133,5 @@ class LowRankMemory(Memory):
 
 
 def finite(factors: Sequence[Tensor]) -> list[bool]:
-    """For each averaged factor, whether all of it is finite: products overflow sooner than the gradient."""
+    """Whether each averaged factor is finite: products overflow sooner than the gradient."""
     return [kernels.of(factor).all_finite(factor) for factor in factors]

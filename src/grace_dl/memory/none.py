@@ -1,4 +1,4 @@
-"""No memory: what is not sent is lost (right for unbiased and lossless methods)."""
+"""No memory: the compression error is dropped (correct for unbiased and lossless methods)."""
 
 from __future__ import annotations
 

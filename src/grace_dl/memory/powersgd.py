@@ -17,9 +17,9 @@ from .lowrank import LowRankMemory, LowRankPending, Rounds, finite
 class PowerSGDMemory(LowRankMemory):
     """Residual `e` and the warm-started factor `q` (Vogels 2019, algorithms 1 and 2).
 
-    What leaves the residual is P times this rank's own part of Q. Its average over ranks is the result, which the paper
-    takes off: the same to all that is ever sent, but there what ranks disagree about stays in their residuals and grows
-    for ever, harmless only while averages are taken of nothing else.
+    P times this rank's own part of Q is subtracted from the residual. The paper subtracts its average over ranks, the
+    result. Both send the same, but in the paper's form the differences between ranks stay in their residuals and grow
+    without bound, which is harmless only as long as nothing but their average is used.
     """
 
     def rounds_per_step(self, compressor: Compressor) -> int:

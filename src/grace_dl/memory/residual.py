@@ -1,4 +1,4 @@
-"""Error feedback: what was not sent is added to the next gradient."""
+"""Error feedback: the compression error is added to the next gradient."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class ResidualMemory(Memory):
     beta: weight of the residual; 1 is plain error feedback, less forgets.
     gamma: weight of the gradient.
 
-    The residual is written while encoding, in the same pass over memory; `abort` takes it back. Where a method defers
-    that (`Compressor.deferred`), slot `e` holds x until the next step, and `owed` what has then to be taken off.
+    The residual is written while encoding, in the same pass over memory; `abort` rolls it back. If a method defers
+    this (`Compressor.deferred`), slot `e` holds x until the next step, and `owed` what that step subtracts.
     """
 
     linear = ("e", "owed")
@@ -57,7 +57,7 @@ class ResidualMemory(Memory):
         return Pending(key, compressor, grad, payload, ctx)
 
     def commit(self, pending: Pending) -> None:
-        """Nothing is left to do: `begin` wrote the residual."""
+        """A no-op: `begin` wrote the residual."""
 
     def abort(self, pending: Pending) -> None:
         slots = self.state[pending.key.name]
@@ -65,7 +65,7 @@ class ResidualMemory(Memory):
         if "owed" in slots:
             slots["owed"].zero_()
         else:
-            # e + sent, by way of `residual_`, which knows this rank's own payload: -(-e - sent).
+            # e + sent, computed by `residual_` with this rank's own payload as -(-e - sent).
             pending.compressor.residual_(e.neg_(), pending.payload, pending.ctx)
             e.neg_()
         e.sub_(pending.grad.view_as(e), alpha=self.gamma).div_(self.beta)
@@ -77,7 +77,7 @@ class ResidualMemory(Memory):
         return self._whole(name) * (self.beta / self.gamma) if name in self.state else None
 
     def _whole(self, name: str) -> Tensor:
-        """The residual, with what is owed taken off."""
+        """The residual, with the deferred part subtracted."""
         slots = self.state[name]
         e = slots["e"]
         return kernels.of(e).settled(e, slots["owed"]) if "owed" in slots else e

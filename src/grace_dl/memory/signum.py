@@ -16,7 +16,7 @@ from .base import Memory, Pending
 class SignumMemory(Memory):
     """m = momentum * m + (1 - momentum) * g; what is sent is an encoding of m (Bernstein et al. 2018, algorithm 2).
 
-    The momentum is written while encoding, in the same pass over memory; `abort` takes it back.
+    The momentum is written while encoding, in the same pass over memory; `abort` rolls it back.
     """
 
     linear = ("m",)
@@ -39,7 +39,7 @@ class SignumMemory(Memory):
         return Pending(key, compressor, grad, payload, ctx)
 
     def commit(self, pending: Pending) -> None:
-        """Nothing is left to do: `begin` wrote the momentum."""
+        """A no-op: `begin` wrote the momentum."""
 
     def abort(self, pending: Pending) -> None:
         m = self.state[pending.key.name]["m"]

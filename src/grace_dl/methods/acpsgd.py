@@ -1,4 +1,4 @@
-"""ACP-SGD: PowerSGD with its two factors updated in turn, one all-reduce a step."""
+"""ACP-SGD: PowerSGD that alternates between its two factors, with one all-reduce per step."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from ..registry import register
 @register(
     "acpsgd",
     family="low rank",
-    bits="32 rn/nm, 32 rm/nm in turn",
+    bits="32 rn/nm, 32 rm/nm alternating",
     reference="Zhang 2023, ICDCS",
     memories=("acpsgd",),
     schedule=from_step,
 )
 class ACPSGDCompressor(LowRankCompressor):
-    """Low rank: averages P = M orth(Q) and Q = Mᵀ orth(P) in turn, one a step; the result is P Qᵀ.
+    """Low rank: alternates between averaging P = M orth(Q) and Q = Mᵀ orth(P), one per step; the result is P Qᵀ.
 
     rank: the number of columns of each factor; 1 to 4 is usual.
-    min_compression_rate: tensors whose factors are not this many times smaller travel uncompressed.
+    min_compression_rate: tensors whose factors are not this many times smaller are sent uncompressed.
     start_iter: gradients are averaged uncompressed before this step.
     """
 
@@ -27,7 +27,7 @@ class ACPSGDCompressor(LowRankCompressor):
 
     @staticmethod
     def sends_p(step: int) -> bool:
-        """Whether step `step`, counted from 0, sends P (the paper counts from 1 and calls these odd)."""
+        """Whether step `step`, counted from 0, sends P (odd steps in the paper, which counts from 1)."""
         return step % 2 == 0
 
     def _factor_elements(self, n: int, m: int, step: int) -> int:

@@ -1,4 +1,4 @@
-"""AdaQ: the largest positive and the largest negative elements, each side sent as one mean and its places."""
+"""AdaQ: the largest positive and the largest negative elements, each side sent as one mean and its indices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..registry import register
 class AdaqCompressor(SparseCodec):
     """Sends the top share of positives and of negatives, each as its mean, with coded indices and one sign bit each.
 
-    ratio: the share of either side that is sent, at least one element where there is any.
+    ratio: the share of each side that is sent; at least one element if there is any.
     """
 
     def __init__(self, ratio: float = 0.01) -> None:

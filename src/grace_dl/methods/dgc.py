@@ -1,6 +1,6 @@
-"""Deep gradient compression's selection: what exceeds a threshold estimated from a sample, at most k elements.
+"""Deep gradient compression's selection: at most k elements above a threshold estimated from a sample.
 
-Momentum correction, masking and clipping live in `memory/dgc.py`.
+Momentum correction, masking and clipping are in `memory/dgc.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..registry import Stages, register
 from ..settings import flag, number, whole
 
 WARMUP = 0.25
-"""The share of the elements sent in the first warm-up stage when only a number of stages is given."""
+"""The share of the elements sent in the first warm-up stage if only the number of stages is given."""
 
 
 @functools.lru_cache(4096)
@@ -84,16 +84,16 @@ class DgcCompressor(IndexedCodec):
     """Sends at most k elements above a sampled threshold; pair it with the `dgc` memory.
 
     ratio: share of the elements sent, once the warm-up is over.
-    sample_ratio, strided_sample: how many elements are looked at for the threshold, at a stride or drawn at random;
-    1 looks at all, which is exact top-k.
+    sample_ratio, strided_sample: the share of elements sampled for the threshold, at a stride or at random;
+    1 samples all, which is exact top-k.
     compress_upper_bound, compress_lower_bound, max_adaptation_iters: the threshold is lowered (or, without
-    `resample`, raised) by these factors until the number of hits lies within them, at most so many times.
-    resample: with more hits than the upper bound allows take the k largest at once. Whatever remains above k hits
-    is trimmed by magnitude in any case.
-    fp16_values: values travel as float16.
-    int32_indices: accepted for scripts that set it; indices are coded in 9 to 13 bits, smaller than either width.
-    warmup_stages, warmup_steps: so many stages of so many steps lead from a quarter of the elements to `ratio`.
-    warmup_coeff: the factor of the ratio from stage to stage, or a list with the ratio of each stage.
+    `resample`, raised) by these factors until the number of hits is within the bounds, at most this many times.
+    resample: if there are more hits than the upper bound allows, take the k largest directly. More than k hits
+    are always trimmed by magnitude.
+    fp16_values: send values as float16.
+    int32_indices: accepted for compatibility; indices are always coded in 9 to 13 bits.
+    warmup_stages, warmup_steps: number and length in steps of the stages from a quarter of the elements to `ratio`.
+    warmup_coeff: the factor between the ratios of two stages, or a list with the ratio of each stage.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class DgcCompressor(IndexedCodec):
         return _parts(torch.float16 if self.fp16_values else dtype, selected(self.ratio, numel), numel)
 
     def _sampling(self, numel: int, k: int, key: Key) -> Sampling:
-        # Fewer than two expected hits in the sample would make the threshold a matter of luck.
+        # With fewer than two expected hits in the sample the threshold would be unreliable.
         samples = max(math.ceil(self.sample_ratio * numel), math.ceil(2 * numel / k))
         word, start, stride = key.word(), 0, 0
         if (self.strided_sample or numel >= 1 << 31) and samples < numel:

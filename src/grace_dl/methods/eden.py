@@ -1,4 +1,4 @@
-"""EDEN: a random rotation spreads the energy evenly, then 1 to 4 bits a coordinate say it all."""
+"""EDEN: a random rotation spreads the energy evenly, then each coordinate is quantised to 1 to 4 bits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..settings import choice
 class EdenCompressor(KernelCodec):
     """Rotates blocks of 4096 elements at random and quantises each coordinate to `bits` bits, with an unbiased scale.
 
-    bits: 1 to 4 a coordinate. The rotation's seed travels with the payload, so every rank may draw its own: errors of
+    bits: 1 to 4 per coordinate. The rotation's seed is part of the payload, so every rank draws its own: errors of
     different ranks are independent and average out.
     """
 

@@ -28,7 +28,7 @@ def checked_rate(lr: float) -> float:
 class EFSignSGDCompressor(DeferredResidualCodec):
     """Sends mean(abs x) * sign(x) of x = e + lr * g; the result is the mean over workers divided by lr.
 
-    lr: the learning rate of the optimizer; the residual is kept in units of its step.
+    lr: the learning rate of the optimizer; the residual is stored in units of its step.
     """
 
     def __init__(self, lr: float = LEARNING_RATE) -> None:

@@ -12,7 +12,7 @@ from ..registry import register
     "fp16", family="lower precision", bits="16", reference="IEEE 754 binary16", memories=("none", "residual")
 )
 class FP16Compressor(CastCompressor):
-    """Casts to float16; values beyond its range become its largest number."""
+    """Casts to float16; values out of range saturate."""
 
     kind = torch.float16
     largest = 65504.0

@@ -1,4 +1,4 @@
-"""INCEPTIONN: as many bits as an element's exponent needs under a bound on the error."""
+"""INCEPTIONN: as many bits as an element's exponent needs for a given error bound."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..settings import number
 
 @register("inceptionn", family="lower precision", bits="2 to 34, varies", reference="Li 2018, MICRO")
 class INCEPTIONNCompressor(KernelCodec):
-    """Drops what is below the bound, sends the rest as 8 or 16 bit multiples of it, and large values as they are.
+    """Drops values below the error bound, sends others as 8- or 16-bit multiples of it, and large values uncompressed.
 
     error_bound: no element is off by more than this; the largest power of two that does not exceed it is used, because
     multiples of a power of two are exact.
@@ -32,7 +32,7 @@ class INCEPTIONNCompressor(KernelCodec):
         self.error_bound = math.ldexp(0.5, math.frexp(error_bound)[1])
 
     def allocate(self, numel: int, dtype: torch.dtype, device: torch.device | None = None) -> Payload:
-        """Sizes depend on the data: only the payload of an empty tensor can be made beforehand."""
+        """Sizes depend on the data: only the payload of an empty tensor can be allocated in advance."""
         kinds = () if numel else (torch.uint8, torch.uint8, torch.int16, dtype)
         return [torch.empty(0, dtype=kind, device=device) for kind in kinds]
 

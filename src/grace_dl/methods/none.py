@@ -1,4 +1,4 @@
-"""No compression: the baseline, as an ordinary method."""
+"""No compression: the baseline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..registry import register
 
 @register("none", family="lower precision", bits="32", reference="plain all-reduce")
 class NoneCompressor(Codec):
-    """Sends the tensor as it is."""
+    """Sends the tensor uncompressed."""
 
     sums = True
     biased = False

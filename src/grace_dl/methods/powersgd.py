@@ -1,4 +1,4 @@
-"""PowerSGD: a step of the power iteration per step of training."""
+"""PowerSGD: one power iteration per training step."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class PowerSGDCompressor(LowRankCompressor):
     """Low rank: averages P = M Q, orthonormalises it, averages Q = Mᵀ P; the result is P Qᵀ.
 
     rank: the number of columns of each factor; 1 to 4 is usual.
-    min_compression_rate: tensors whose factors are not this many times smaller travel uncompressed.
-    num_iters_per_step: power iterations in a step, two all-reduces each.
+    min_compression_rate: tensors whose factors are not this many times smaller are sent uncompressed.
+    num_iters_per_step: power iterations per step, two all-reduces each.
     start_iter: gradients are averaged uncompressed before this step.
     """
 

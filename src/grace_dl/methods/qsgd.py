@@ -13,7 +13,7 @@ from ..settings import choice, whole
 class QSGDCompressor(BlockCompressor):
     """Levels of a bucket's norm, stochastically rounded: norm * sign * xi / quantum_num.
 
-    quantum_num: the number of levels between zero and the norm; 127 takes one byte an element.
+    quantum_num: the number of levels between zero and the norm; 127 takes one byte per element.
     bucket_size: elements that share a norm.
     norm: "l2", as in the paper, or "max", which has a smaller error.
     """
@@ -37,13 +37,13 @@ class QSGDCompressor(BlockCompressor):
 
     @property
     def variance(self) -> float:
-        """The bound on E‖Q(x) - x‖² / ‖x‖² (Alistarh et al. 2017, lemma 3.1; 1/4 level² an element for "max")."""
+        """The bound on E‖Q(x) - x‖² / ‖x‖² (Alistarh et al. 2017, lemma 3.1; 1/4 level² per element for "max")."""
         s, d = self.quantum_num, self.bucket_size
         return min(d / s**2, math.sqrt(d) / s) if self.norm == "l2" else d / (4 * s**2)
 
     @property
     def warn(self) -> dict[str, str]:
-        """Memories that go wrong with these settings: error feedback, where the error may exceed the gradient."""
+        """Memories that diverge with these settings: error feedback, if the error may exceed the gradient."""
         if self.variance < 1:
             return {}
         return {

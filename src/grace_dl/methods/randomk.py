@@ -1,4 +1,4 @@
-"""Random-k: a few elements at places that all ranks draw alike, so that only values travel and sum."""
+"""Random-k: a few elements at indices that all ranks share, so that only values are sent and payloads can be summed."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from ..settings import flag
     memories=("none", "residual"),
 )
 class RandomKCompressor(SparseCodec):
-    """Sends the values at k random places; the places are drawn by every rank alike, so payloads sum.
+    """Sends the values at k random indices, which are the same on every rank, so payloads can be summed.
 
-    The tensor is cut into k strata of equal size (to one) and one place is drawn in each. Every element is as likely
-    as with k free draws without replacement; the variance is lower, places come out sorted and distinct at a cost of O(k),
-    and memory is walked in order.
+    The tensor is split into k strata whose sizes differ by at most one, and one index is drawn in each. Every element
+    is as likely as with k draws without replacement; the variance is lower, indices are sorted and distinct at O(k)
+    cost, and memory is accessed in order.
 
     ratio: share of the elements sent.
-    scaled: multiply each value by its stratum's size, which makes the estimate unbiased. Right without a memory;
-    with error feedback plain values must be sent, or the residual explodes. None: decided by the memory in use.
+    scaled: multiply each value by its stratum's size, which makes the estimate unbiased. Use it without a memory;
+    with error feedback it must be False, or the residual diverges. None: chosen by the memory in use.
     """
 
     sums = True

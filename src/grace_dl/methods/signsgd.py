@@ -18,9 +18,9 @@ from ..registry import register
 
 
 class SignCompressor(KernelCodec):
-    """One sign bit an element, and a flag that says whether the tensor is not all zero; decoded by a vote.
+    """One sign bit per element, and a flag for tensors that are not all zero; decoded by majority vote.
 
-    What is decoded has no scale, so there is nothing to average and no error to feed back.
+    The decoded signs have no scale, so there is nothing to average and no error to feed back.
     """
 
     leaves = "compensated"
@@ -40,7 +40,7 @@ class SignCompressor(KernelCodec):
         kernels.of(out).sign_add(out, *payload)
 
     def combine_(self, out: Tensor, payloads: Sequence[Payload], ctx: Context) -> None:
-        """The majority of the ranks whose tensor is not zero; a tie takes a sign that all ranks draw alike."""
+        """The majority of the ranks whose tensor is not zero; ties take a random sign, the same on all ranks."""
         for payload in payloads:
             self.check(payload, out)
         ballots = [bits for bits, flag in payloads if checked_flag(flag)]
@@ -51,4 +51,4 @@ class SignCompressor(KernelCodec):
     "signsgd", family="signs", bits="1", reference="Bernstein 2018, ICML", memories=("none",), dense_below=0
 )
 class SignSGDCompressor(SignCompressor):
-    """Signs, decided by majority vote over workers; the result is 1 or -1, or 0 where all gradients are."""
+    """Signs, combined by majority vote over workers; the result is 1 or -1, or 0 where all gradients are 0."""

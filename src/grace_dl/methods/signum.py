@@ -20,9 +20,9 @@ def checked_momentum(momentum: float) -> float:
     "signum", family="signs", bits="1", reference="Bernstein 2018, ICML", memories=("signum",), dense_below=0
 )
 class SignumCompressor(SignCompressor):
-    """Signs of the momentum m = momentum * m + (1 - momentum) * g, decided by majority vote over workers.
+    """Signs of the momentum m = momentum * m + (1 - momentum) * g, combined by majority vote over workers.
 
-    momentum: the share of the last step's momentum that is kept.
+    momentum: the weight of the previous momentum.
     """
 
     def __init__(self, momentum: float = MOMENTUM) -> None:

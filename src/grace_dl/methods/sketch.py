@@ -18,9 +18,9 @@ from ..settings import choice
 
 @register("sketch", family="quantiser", bits="log2(quantiles)", reference="Jiang 2018 (SketchML), SIGMOD")
 class SketchCompressor(KernelCodec):
-    """Codes elements by quantile bucket; a bucket is decoded to the mean of its elements.
+    """Codes each element by its quantile bucket; a bucket is decoded to the mean of its elements.
 
-    quantiles: how many buckets, a power of two from 2 to 256.
+    quantiles: the number of buckets, a power of two from 2 to 256.
     """
 
     elementwise = True

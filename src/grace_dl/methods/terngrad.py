@@ -1,4 +1,4 @@
-"""TernGrad: three values an element."""
+"""TernGrad: one of three values per element."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..key import Key
 from ..registry import register
 
 CLIP = 2.5
-"""Clip at so many standard deviations (Wen et al. 2017, section 4.2)."""
+"""Clip at this many standard deviations (Wen et al. 2017, section 4.2)."""
 
 
 @register(

@@ -1,4 +1,4 @@
-"""Threshold: every element whose magnitude reaches a given number."""
+"""Threshold: every element whose magnitude reaches a given value."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ..settings import number
     reference="Strom 2015, Interspeech",
 )
 class ThresholdCompressor(IndexedCodec):
-    """Sends the elements with |x| >= threshold; how many depends on the data, and none is fine.
+    """Sends the elements with |x| >= threshold; their number depends on the data and may be zero.
 
-    threshold: the magnitude from which an element is sent, in units of the gradient.
+    threshold: the smallest magnitude that is sent, in units of the gradient.
     value_dtype: "float16" or "bfloat16" halves the values on the wire; None sends the gradient's own precision.
     """
 
@@ -35,7 +35,7 @@ class ThresholdCompressor(IndexedCodec):
         self.value_dtype = check_value_dtype(value_dtype)
 
     def allocate(self, numel: int, dtype: torch.dtype, device: torch.device | None = None) -> Payload:
-        """Sizes depend on the data: only the payload of an empty tensor can be made beforehand."""
+        """Sizes depend on the data: only the payload of an empty tensor can be allocated in advance."""
         kinds = () if numel else (value_dtype(self.value_dtype, dtype), torch.uint8)
         return [torch.empty(0, dtype=kind, device=device) for kind in kinds]
 

@@ -19,8 +19,8 @@ from ..registry import register
 class TopKCompressor(IndexedCodec):
     """Sends the k largest magnitudes with coded indices.
 
-    ratio: share of the elements sent, k = ratio * d rounded, at least 1. Equal magnitudes: the lowest
-    index wins, so that every backend selects the same elements.
+    ratio: share of the elements sent, k = ratio * d rounded, at least 1. Ties are broken by the lowest
+    index, so that every backend selects the same elements.
     value_dtype: "float16" or "bfloat16" halves the values on the wire; None sends the gradient's own precision.
     """
 

@@ -1,1 +1,1 @@
-"""The way of a bucket of gradients through compression and exchange, in an order all ranks share."""
+"""Compression and exchange of gradient buckets, in the same order on all ranks."""

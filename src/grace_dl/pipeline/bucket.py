@@ -1,4 +1,4 @@
-"""Gradients that travel together."""
+"""Gradients that are sent together."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Segment:
 
 @dataclass(slots=True)
 class Bucket:
-    """Segments of one dtype, and the buffer that is exactly these one after another, if there is one."""
+    """Segments of one dtype, and the buffer that consists of exactly these in order, if any."""
 
     key: Hashable
-    """Which bucket this is from step to step; what is kept for it is replaced when its content changes."""
+    """Identifies the bucket across steps; its plan is replaced when its content changes."""
     segments: Sequence[Segment]
     flat: Tensor | None = None
     compress_all: bool = False
@@ -57,7 +57,7 @@ def single(tensor: Tensor, name: str) -> Bucket:
 
 
 def check(tensor: Tensor, name: str) -> None:
-    """Refuse what cannot be compressed."""
+    """Reject gradients that cannot be compressed."""
     if tensor.layout is not torch.strided:
         raise UnsupportedError(
             f"the gradient of {name!r} is sparse ({tensor.layout}), which no method here compresses; "
@@ -75,7 +75,7 @@ T = TypeVar("T")
 def fill(
     items: Iterable[T], limit: int, kind: Callable[[T], Hashable], weigh: Callable[[T], int]
 ) -> list[list[T]]:
-    """Items in buckets of one kind, each closed once it weighs `limit` bytes, in the order given.
+    """Group items of one kind into buckets in the given order; a bucket is closed once it reaches `limit` bytes.
 
     >>> fill(["a", "bb", "c", "d"], 3, kind=lambda item: None, weigh=len)
     [['a', 'bb'], ['c', 'd']]

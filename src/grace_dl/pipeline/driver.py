@@ -1,10 +1,10 @@
 """The driver: carries the buckets of one step through their rounds.
 
-Each bucket is a generator (`Communicator.program`) that yields requests and in the end a verdict. Round r of every
-bucket travels on channel r, in the order of the buckets, so that all ranks issue the same collectives in the same
-order however their threads are timed; no collective starts from a completion callback. A first round goes out as soon as its
-bucket is full; later rounds when `launch` or `finish` finds the earlier one complete. Nothing is decoded, and no memory
-committed, before every bucket's verdict is known: a step happens as a whole or not at all.
+Each bucket is a generator (`Communicator.program`) that yields requests and finally a verdict. Round r of every bucket
+uses channel r, in bucket order, so that all ranks issue the same collectives in the same order regardless of thread
+timing; no collective starts from a completion callback. A first round is issued as soon as its bucket is full; later
+rounds when `launch` or `finish` finds the previous one complete. Nothing is decoded, and no memory is committed, before
+every bucket's verdict is known: a step is atomic.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ class _Task:
 
 
 class Router(Protocol):
-    """What a driver asks which program carries a bucket."""
+    """Provides the programs that exchange a bucket."""
 
     transport: Transport
     stats: Stats
 
     def programs(self, bucket: Bucket, step: int) -> Iterable[Program]:
-        """The programs that together carry `bucket` in training step `step`, the same on every rank."""
+        """The programs that together exchange `bucket` in training step `step`; the same on every rank."""
         ...
 
 
 class StepDriver:
-    """One step's buckets under way."""
+    """The buckets of one step in progress."""
 
     def __init__(self, router: Router, step: int) -> None:
         self._router = router
@@ -53,7 +53,7 @@ class StepDriver:
         self._tasks: list[_Task] = []
 
     def launch(self, bucket: Bucket) -> None:
-        """Compress a bucket and send its first round; move on what is ready of the earlier ones."""
+        """Compress a bucket and send its first round; advance earlier buckets that are ready."""
         self._stats.dense_bytes += bucket.nbytes
         for program in self._router.programs(bucket, self._step):
             task = _Task(program)
@@ -62,7 +62,7 @@ class StepDriver:
         self._poll()
 
     def finish(self) -> bool:
-        """Wait for everything, then decode. False where some gradient was not finite."""
+        """Wait for everything, then decode. Returns False if a gradient was not finite."""
         self._wait()
         verdicts = [task.verdict for task in self._tasks if task.verdict is not None]
         errors = [error for verdict in verdicts for error in verdict.errors]
@@ -79,26 +79,26 @@ class StepDriver:
         return finite
 
     def abandon(self) -> None:
-        """Give up a step that all ranks give up at the same bucket, as where a backward pass raised on each.
+        """Abort a step that all ranks abort at the same bucket, for example because backward raised on each.
 
-        Which later rounds have begun depends on timing, so all are brought to their end first; else the next step's
-        collectives would meet those of this one on other ranks.
+        Which later rounds have begun depends on timing, so all are completed first; otherwise the next step's
+        collectives would be matched with those of this one on other ranks.
         """
         self._tasks = [task for task in self._tasks if task.handle is not None or task.verdict is not None]
         try:
-            with contextlib.suppress(GraceError):  # where ranks are gone, the next step says so
+            with contextlib.suppress(GraceError):  # if ranks are gone, the next step reports it
                 self._wait()
         finally:
             self.discard()
 
     def discard(self) -> None:
-        """Give the step up: memories come out as if it had not begun."""
+        """Abort the step: memories are restored to their state before it."""
         for task in self._tasks:
             task.program.close()
         self._tasks.clear()
 
     def _wait(self) -> None:
-        """Bring every bucket to its verdict."""
+        """Run every bucket to its verdict."""
         while any(task.verdict is None for task in self._tasks):
             for task in self._tasks:
                 if task.verdict is None:

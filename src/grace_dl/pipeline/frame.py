@@ -1,6 +1,6 @@
-"""How the payloads of a bucket lie in one buffer, so that a bucket costs one collective.
+"""The layout of a bucket's payloads in one buffer, so that a bucket takes one collective.
 
-A fixed frame: one flag byte a segment, then every payload tensor, each aligned to 8 bytes. All ranks know its size
+A fixed frame has one flag byte per segment, then every payload tensor, each aligned to 8 bytes. All ranks know its size
 from the layout alone. A varying frame (methods whose payload size depends on the data) carries its own lengths.
 """
 
@@ -37,7 +37,7 @@ def align(count: int) -> int:
 
 
 class FixedFrame:
-    """The places of payloads of known size."""
+    """The layout of payloads of known size."""
 
     def __init__(self, specs: Sequence[Spec]) -> None:
         self.specs = list(specs)
@@ -84,7 +84,7 @@ def pack(flags: Sequence[int], payloads: Sequence[Payload | None], device: torch
 
 
 def unpack(frame: Tensor, segments: int, rank: int) -> tuple[list[int], list[Payload]]:
-    """Flags and payloads of a varying frame of a peer, whose bytes are not trusted."""
+    """Parse flags and payloads of a varying frame from a peer, whose bytes are not trusted."""
 
     def broken(why: str) -> PayloadError:
         return PayloadError(
@@ -121,7 +121,7 @@ def unpack(frame: Tensor, segments: int, rank: int) -> tuple[list[int], list[Pay
 
 
 def shaped_like(payload: Payload, own: Sequence[Tensor]) -> Payload:
-    """A peer's flat tensors in the shapes of this rank's own; the first dimension may differ.
+    """A peer's flat tensors, in the shapes of this rank's tensors; the first dimension may differ.
 
     >>> [tuple(part.shape) for part in shaped_like([torch.ones(6), torch.ones(1)], [torch.ones(2, 3), torch.tensor(1)])]
     [(2, 3), ()]
@@ -139,7 +139,7 @@ def _shaped(part: Tensor, shape: torch.Size) -> Tensor:
 
 
 def check_flags(flags: Sequence[int], rank: int) -> None:
-    """Refuse flags that no rank sends."""
+    """Reject invalid flags."""
     for flag in (min(flags, default=USED), max(flags, default=USED)):
         if not UNUSED <= flag <= FAILED:
             raise PayloadError(
@@ -148,9 +148,9 @@ def check_flags(flags: Sequence[int], rank: int) -> None:
 
 
 class SumFrame:
-    """The places of payloads in a buffer of numbers that is summed over ranks.
+    """The layout of payloads in a buffer of numbers that is summed over ranks.
 
-    The last numbers are flags, one a segment, that survive a sum: 0 unused, 1 used, NaN not finite, Inf failed.
+    The last numbers are flags, one per segment, that survive a sum: 0 unused, 1 used, NaN not finite, Inf failed.
     """
 
     FLAGS = {UNUSED: 0.0, USED: 1.0, NONFINITE: math.nan, FAILED: math.inf}
@@ -167,7 +167,7 @@ class SumFrame:
 
     @staticmethod
     def read(total: float) -> int:
-        """The flag that stands for all ranks."""
+        """The combined flag of all ranks."""
         if math.isnan(total):
             return NONFINITE
         if math.isinf(total):

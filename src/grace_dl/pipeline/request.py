@@ -1,4 +1,4 @@
-"""What a bucket's exchange asks of the network, as values: the driver issues them, in order."""
+"""Requests for collectives, as values; the driver issues them in order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Sum:
 
 @dataclass(slots=True)
 class Gather:
-    """Collect the equally long `tensor` of every rank in `out`."""
+    """Gather `tensor`, of the same length on every rank, into `out`."""
 
     out: Tensor
     tensor: Tensor
@@ -49,7 +49,7 @@ class Gather:
 
 @dataclass(slots=True)
 class Spread:
-    """As `Gather`, by one broadcast per rank; `parts` are the slots of all ranks, one's own filled in."""
+    """Like `Gather`, with one broadcast per rank; `parts` are the slots of all ranks, with this rank's filled in."""
 
     parts: Sequence[Tensor]
     rank: int
@@ -88,7 +88,7 @@ class Swap:
 
 @dataclass(slots=True)
 class External:
-    """Counts an exchange that a user's own code has run."""
+    """Counts an exchange run by user code."""
 
     payload_bytes: int
 
@@ -101,7 +101,7 @@ class External:
 
 @dataclass(slots=True)
 class Verdict:
-    """All rounds are over. The answer to it is whether every bucket of the step was finite on every rank."""
+    """All rounds are complete. The reply is whether every bucket of the step was finite on every rank."""
 
     finite: bool = True
     errors: list[Exception] = field(default_factory=list)

@@ -1,5 +1,5 @@
-"""`grace report`: one HTML page, complete in itself, from the result files of any benchmarks.
+"""`grace report`: one self-contained HTML page from the result files of any benchmarks.
 
-`load` reads and checks files, a module for each kind of benchmark makes its section from `charts` and `tables`, and
-`page` puts sections together. Charts are SVG written here; the page is read without a network and without scripts.
+`load` reads and checks files, one module per kind of benchmark builds its section from `charts` and `tables`, and
+`page` combines the sections. Charts are inline SVG; the page needs neither a network nor scripts.
 """

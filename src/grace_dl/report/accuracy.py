@@ -1,4 +1,4 @@
-"""Accuracy against time and bytes, and the time to a target."""
+"""Accuracy by time and bytes, and the time to a target."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _group(records: Sequence[Record], task: str) -> str:
 
 
 def _mean_curve(runs: Sequence[Record], field: str, label: str, words: str) -> list[charts.Point]:
-    """Over seeds, evaluation by evaluation; each needs all of them."""
+    """Means over seeds, for evaluations that all seeds have."""
     points = []
     for evaluations in zip(*(r["curve"] for r in runs)):
         scores = [100 * e["accuracy"] for e in evaluations]

@@ -44,7 +44,7 @@ def break_even(method: Mapping[float, float], baseline: Mapping[float, float]) -
     again = "; faster again beyond" if gains[-1] >= 0 else ""
     low, high = places[i], places[i + 1]
     if high >= UNLIMITED:
-        return BreakEven(f"above {rate(low)}", low)  # no rate to interpolate towards
+        return BreakEven(f"above {rate(low)}", low)  # no rate to interpolate to
     share = gains[i] / (gains[i] - gains[i + 1])
     bits = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
     return BreakEven(rate(bits) + again, bits)

@@ -18,11 +18,11 @@ SECTIONS: dict[str, Callable[[Result, str], Section]] = {
     "kernels": kernels.section,
     "traffic": traffic.section,
 }
-"""How each benchmark is shown; sections come in this order."""
+"""The section builder of each benchmark; sections appear in this order."""
 
 
 def write(inputs: Sequence[Path], out: Path) -> Path:
-    """Make the page; nothing is written if an input cannot be shown."""
+    """Write the page; nothing is written if an input is invalid."""
     if out.is_dir():
         raise ConfigError(f"--out {out} is a folder; name a file in it, such as {out / 'report.html'}.")
     if out.resolve() in {path.resolve() for path in inputs}:

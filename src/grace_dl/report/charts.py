@@ -1,7 +1,7 @@
-"""Charts as SVG: lines over two axes, and horizontal bars. Everything drawn has a title that hovering shows.
+"""Charts as SVG: lines over two axes, and horizontal bars. Every element has a tooltip.
 
-Colours are classes that the page's style gives meaning to, for light and dark screens: `k0` to `k7` for methods, `plain` and
-`rival` for the baselines, `rest` for what is there but not singled out.
+Colours are CSS classes that the page's style defines for light and dark screens: `k0` to `k7` for methods, `plain` and
+`rival` for the baselines, `rest` for series that are not highlighted.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from ..formatting import escape
 
 WIDTH = 820
 LONGEST = 36
-"""Letters of a label that charts show."""
+"""Maximum length of a label in charts."""
 COLOURS = 8
 _SHAPES = 6
 
 
 @dataclass(frozen=True)
 class Point:
-    """A measurement, and the spread around it if there is one."""
+    """A measurement, and its spread if there is one."""
 
     x: float
     y: float
@@ -41,7 +41,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis shows; `ticks` are pairs of value and text, found by themselves if not given."""
+    """What an axis shows; `ticks` are pairs of value and text, chosen automatically by default."""
 
     title: str
     log: bool = False
@@ -51,7 +51,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Mark:
-    """A horizontal line with words, such as a target; `below` shades what lies under it as losing."""
+    """A horizontal line with a label, such as a target; `below` shades the area under it."""
 
     y: float
     text: str
@@ -60,7 +60,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Bar:
-    """A row of a bar chart: parts in order as (class, length, title), and words behind it."""
+    """A row of a bar chart: parts in order as (class, length, title), and a text after it."""
 
     label: str
     parts: Sequence[tuple[str, float, str]]
@@ -74,7 +74,7 @@ class Bar:
 
 @dataclass
 class _Scale:
-    """From values to places on the page."""
+    """From values to positions on the page."""
 
     low: float
     high: float
@@ -105,7 +105,7 @@ def styles(ranked: Sequence[str], plain: str, rival: str) -> dict[str, str]:
 
 
 def _short(label: str) -> str:
-    """A label as charts have space for it; the whole label is in the title of its line or bar."""
+    """A label shortened for charts; the tooltip has the whole label."""
     return escape(label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…")
 
 
@@ -117,7 +117,7 @@ def _width(labels: Iterable[str]) -> int:
 def lines(
     name: str, series: Sequence[Series], x: Axis, y: Axis, marks: Sequence[Mark] = (), height: int = 400
 ) -> str:
-    """A line for each series, named at its end; the spread over seeds as a band."""
+    """One line per series, labelled at its end; the spread over seeds as a band."""
     left, top, bottom = 64, 14, 52
     right = max(170, 26 + _width(one.label for one in series))
     xs = [p.x for s in series for p in s.points] + [value for value, _ in x.ticks]
@@ -137,7 +137,7 @@ def lines(
     for mark in marks:
         place = up(mark.y)
         out.append(f'<line class="mark" x1="{left}" x2="{WIDTH - right}" y1="{place:.1f}" y2="{place:.1f}"/>')
-    # What matters most is drawn last, on top of the others.
+    # The most important series are drawn last, on top of the others.
     order = {"rest": 0, "rival": 2, "plain": 3}
     for one in sorted(series, key=lambda s: order.get(s.kind, 1)):
         out.append(_line(one, across, up))
@@ -151,7 +151,7 @@ def lines(
 def bars(
     name: str, rows: Sequence[Bar], title: str, mark: tuple[float, str] | None = None, whole: bool = False
 ) -> str:
-    """Horizontal bars of one or several parts. Bars far beyond the others are cut, and say so, unless `whole`.
+    """Horizontal bars of one or several parts. Bars far longer than the others are truncated and marked unless `whole`.
 
     A row without a label belongs to the one above it.
     """
@@ -309,7 +309,7 @@ def _shape(kind: str) -> int:
 
 
 def _marker(shape: int, x: float, y: float) -> str:
-    """Shapes tell series apart where colours do not."""
+    """Marker shapes distinguish series that share a colour."""
     outlines = {
         1: "m-3.5 -3.5h7v7h-7z",
         2: "m0 -4.6l4.6 8h-9.2z",
@@ -325,7 +325,7 @@ def _marker(shape: int, x: float, y: float) -> str:
 def _names(
     series: Sequence[Series], across: _Scale, up: _Scale, right: float, top: float, bottom: float
 ) -> list[str]:
-    """Each name beside the end of its line, moved apart where they would lie on each other."""
+    """Each name at the end of its line, moved apart where they would overlap."""
     ends = sorted(
         ((up(s.points[-1].y), across(s.points[-1].x), s) for s in series if s.points), key=lambda e: e[0]
     )
@@ -339,7 +339,7 @@ def _names(
                 f'<path class="lead {s.kind}" d="M{x + 6:.1f} {y:.1f}L{right + 8:.1f} {place:.1f}h6"/>'
             )
         else:
-            # A line to the name would cross the chart; a sample of this one stands before the name instead.
+            # A leader line would cross the chart; a sample of the line precedes the name instead.
             sample = f'<polyline points="{right + 2},{place:.1f} {right + 16},{place:.1f}"/>'
             out.append(f'<g class="series {s.kind}">{sample}{_marker(_shape(s.kind), right + 9, place)}</g>')
         out.append(
@@ -349,12 +349,12 @@ def _names(
 
 
 def _apart(wanted: Sequence[float], gap: float, top: float, bottom: float) -> list[float]:
-    """Places in the same order, `gap` apart and as near to the wanted ones as that allows.
+    """Positions in the same order, at least `gap` apart and as close as possible to the wanted ones.
 
     >>> _apart([10.0, 10.0, 50.0], 4.0, 0.0, 100.0)
     [8.0, 12.0, 50.0]
     """
-    groups: list[list[float]] = []  # sums of the wanted middle, and how many share it
+    groups: list[list[float]] = []  # sums of wanted positions, and group sizes
     for y in wanted:
         groups.append([y, 1])
         while (
@@ -370,7 +370,7 @@ def _apart(wanted: Sequence[float], gap: float, top: float, bottom: float) -> li
         half = gap * (count - 1) / 2
         middle = min(max(_middle(group), top + half), bottom - half)
         found += [middle - half + gap * i for i in range(int(count))]
-    # Groups that the edges pushed may meet again.
+    # Groups moved by the edges may overlap again.
     for i in range(1, len(found)):
         found[i] = max(found[i], found[i - 1] + gap)
     return found

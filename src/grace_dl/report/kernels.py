@@ -1,4 +1,4 @@
-"""What compressing and decoding cost, in copies of the tensor."""
+"""Time of compression and decoding, relative to a copy of the tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads result files and checks them before anything is drawn."""
+"""Reads and checks result files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Result:
 
 
 def read(paths: Sequence[Path]) -> list[Result]:
-    """All files, each once; the first that cannot be shown is an error."""
+    """All files, without duplicates; raises for the first invalid one."""
     return [_read(path) for path in dict.fromkeys(paths)]
 
 

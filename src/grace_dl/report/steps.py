@@ -1,4 +1,4 @@
-"""Training steps, on loopback or between hosts with links: the cost of each method, and at which link rates it pays."""
+"""Training steps, on loopback or between hosts: the cost of each method, and the link rates at which it pays off."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def section(result: Result, anchor: str) -> Section:
     """Everything about one file, by model and number of workers."""
     parts: dict[tuple[str, int, str], list[Record]] = {}
     for r in result.records:
-        # Rates of links make one picture; other places, such as hosts reached by ssh, one each.
+        # Link rates share one chart; other settings, such as hosts reached by ssh, have one each.
         where = "" if result.benchmark == "link" else f", {link(r)}"
         parts.setdefault((r["model"], r["workers"], where), []).append(r)
     body = [provenance(result)]
@@ -63,7 +63,7 @@ def _ranking(records: Sequence[Record]) -> list[str]:
     logs: dict[str, list[float]] = {}
     for r in records:
         logs.setdefault(label_of(r), []).append(math.log(r["over_reference"]))
-    # A method that was not measured everywhere must not lead for having left out the slow links.
+    # A method that was not measured everywhere must not rank first because slow links are missing.
     return sorted(logs, key=lambda label: (-len(logs[label]), statistics.fmean(logs[label])))
 
 
@@ -130,7 +130,7 @@ def _gain(gain: float) -> Cell:
 def _ticks(
     places: Sequence[float], records: dict[tuple[str, float], Record]
 ) -> tuple[dict[float, float], charts.Axis]:
-    """Rates on a logarithmic axis; unlimited ones stand a little beyond the fastest."""
+    """Rates on a logarithmic axis; unlimited ones are placed slightly beyond the fastest."""
     finite = [p for p in places if p < UNLIMITED]
     where = {p: p for p in finite}
     for p in places:
@@ -147,7 +147,7 @@ def _curves(
     kinds: dict[str, str],
     value: Callable[[str, float], tuple[float, str] | None],
 ) -> tuple[list[charts.Series], charts.Axis]:
-    """A line for each label: `value(label, place)` and the words for it, where there are any."""
+    """One line per label: `value(label, place)` and its text, where available."""
     where, across = _ticks(places, found)
     series = []
     for label in ranked:

@@ -11,7 +11,7 @@ from ..formatting import escape
 
 @dataclass(frozen=True)
 class Cell:
-    """What is shown, what it is sorted by (a number, or else its text), and its CSS class: `bad` or none."""
+    """The displayed text, the sort key (a number, or the text), and the CSS class: `bad` or none."""
 
     text: str
     value: float | None = None
@@ -19,7 +19,7 @@ class Cell:
 
 
 def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Cell | str]]) -> str:
-    """`columns` that end with `|` hold text and are set to the left, others numbers."""
+    """`columns` that end with `|` hold text and are left-aligned, others hold numbers."""
     heads, left = [], []
     for name in columns:
         left.append(name.endswith("|"))

@@ -16,7 +16,7 @@ SIZES = (
 
 
 def section(result: Result, anchor: str) -> Section:
-    """A group of bars for each way of exchanging and number of hosts, and the table."""
+    """A group of bars for each communicator and number of hosts, and the table."""
     body = [provenance(result)]
     worlds = sorted({r["workers"] for r in result.records})
     for workers in worlds:

@@ -2,7 +2,7 @@
 
 Importing this package, or anything below it, lets `DistributedOptimizer` and `DistributedGradientTape` of
 `horovod.tensorflow`, `horovod.tensorflow.keras` and `horovod.keras` accept the keyword `grace`; a call without it behaves as
-before, and `disable()` takes the keyword out again. TensorFlow's tensors are lent to PyTorch's kernels through DLPack.
+before, and `disable()` removes the patch. TensorFlow's tensors are shared with PyTorch's kernels through DLPack.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ enable()
 
 
 def handle(method: Any, **options: Any) -> TensorHandle:
-    """A handle for the tapes of a training loop, which are made anew at every step.
+    """A handle for the tapes of a training loop, which are created at every step.
 
     Pass it as `hvd.DistributedGradientTape(tape, grace=handle)`. Options are those of Horovod's tape.
     """

@@ -1,7 +1,7 @@
 """The original GRACE's names for Horovod with PyTorch: compressors, memories, communicators and `helper`.
 
 Importing this package, or anything below it, lets `horovod.torch.DistributedOptimizer` accept the keyword `grace`; a call
-without it behaves as before, and `disable()` takes the keyword out again.
+without it behaves as before, and `disable()` removes the patch.
 """
 
 from ..compat.bases import Compressor, Memory

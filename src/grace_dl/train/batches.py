@@ -1,4 +1,4 @@
-"""Batches as a function of seed, epoch, step and rank: the same after a resume, and in any thread."""
+"""Batches as a function of seed, epoch, step and rank: the same after a resume and in any thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run is: settings from config files and overrides, the folder it writes to, and whether it only evaluates."""
+"""The description of a run: settings from config files and overrides, output folder, and whether it only evaluates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUNS = "runs"
 class TrainConfig:
     """A checked, read-only description of a run, for `Trainer(config).run()`.
 
-    Each object has a tree of settings of its own. It is pickled by its sources, so that other processes run the files again.
+    Each object has its own tree of settings. Pickling stores the sources, and unpickling runs the files again.
 
     >>> config = TrainConfig.from_files(["configs/synthetic.py"], overrides={"train.num_epochs": 2}, suffix=".short")
     >>> config.settings.train.num_epochs, str(config.folder(ranks=8))
@@ -46,7 +46,7 @@ class TrainConfig:
         device: str | None = None,
         evaluate_only: bool = False,
     ) -> TrainConfig:
-        """Run config files in order, then set the overrides; wrong names and values raise `ConfigError`.
+        """Run config files in order, then apply the overrides; invalid names and values raise `ConfigError`.
 
         overrides: values by path, such as `{"train.num_epochs": 2, "model": Config(MyModel)}`.
         folder: where the run writes; by default `runs/<config files><suffix>.np<ranks>`.
@@ -65,7 +65,7 @@ class TrainConfig:
         return cls(tuple(os.fspath(name) for name in files), changed, suffix, evaluate_only)
 
     def __post_init__(self) -> None:
-        # What the caller does later with its objects must not change this config.
+        # Later changes to the caller's objects must not change this config.
         object.__setattr__(self, "overrides", copy.deepcopy(dict(self.overrides)))
         settings = files.load(self.files)
         overrides.apply(settings, self.overrides)
@@ -82,7 +82,7 @@ class TrainConfig:
         return replace(self, overrides={**self.overrides, **more})
 
     def folder(self, ranks: int) -> Path:
-        """Where a run on so many ranks writes its records and checkpoints."""
+        """The folder for records and checkpoints of a run on this many ranks."""
         saved = self.settings.train.save_path
         return Path(saved or f"{RUNS}/{files.label(self.files) or 'run'}{self.suffix}.np{ranks}")
 

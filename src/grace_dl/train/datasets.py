@@ -48,7 +48,7 @@ class _Pixels:
 
 
 def _crop_and_flip(x: Tensor, pad: int, generator: torch.Generator) -> Tensor:
-    """Each image moved by up to `pad` pixels, and mirrored half the time (He 2016, section 4.2)."""
+    """Shift each image by up to `pad` pixels, and mirror it half the time (He 2016, section 4.2)."""
     count, _, height, width = x.shape
     padded = functional.pad(x, (pad, pad, pad, pad))
     dy, dx = torch.randint(0, 2 * pad + 1, (2, count, 1), generator=generator)
@@ -63,7 +63,7 @@ def _crop_and_flip(x: Tensor, pad: int, generator: torch.Generator) -> Tensor:
 class Images(Dataset):
     """Small images that `grace_dl.data` fetches: cifar10, mnist, fashion-mnist, digits.
 
-    augment: pixels by which training images are moved at random (they are mirrored too); 0 leaves them as they are.
+    augment: pixels by which training images are shifted at random (they are mirrored too); 0 disables augmentation.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Images(Dataset):
 
 
 class CIFAR(Images):
-    """CIFAR-10, training images moved by up to four pixels and mirrored at random."""
+    """CIFAR-10, training images shifted by up to four pixels and mirrored at random."""
 
     def __init__(self, augment: int = 4, num_classes: int = 10, image_size: int = 32) -> None:
         super().__init__("cifar10", augment, num_classes, image_size)
@@ -104,7 +104,7 @@ class _Windows:
     def batch(self, indices: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         start = indices * self.length
         if generator is not None:
-            # Windows begin anywhere, so that an epoch is not always cut at the same places.
+            # Windows start at random offsets, so that epochs are split at different positions.
             last = len(self.codes) - 1 - self.length
             shift = torch.randint(0, self.length, (len(indices),), generator=generator)
             start = (start + shift).clamp_(max=last)
@@ -120,9 +120,9 @@ def _read(root: str) -> str:
 
 
 class Characters(Dataset):
-    """Text, character by character: predict the next from those before. The last tenth is the test.
+    """Character-level text: predict the next character. The last tenth is the test data.
 
-    root: a text file; the works of Shakespeare if not given. length: characters of a sample.
+    root: a text file; by default the works of Shakespeare. length: characters per sample.
     """
 
     def __init__(self, length: int = 128, root: str | None = None, num_classes: int = ASCII) -> None:
@@ -172,7 +172,7 @@ class _Samples:
 class Synthetic(Dataset):
     """Samples of any shape around a random centre for each class; learnable, generated on demand, reproducible.
 
-    size, test_size: samples. noise: their spread around the centre. tokens: whole numbers below this instead of reals.
+    size, test_size: samples. noise: their spread around the centre. tokens: integers below this instead of reals.
     """
 
     def __init__(

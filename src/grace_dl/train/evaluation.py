@@ -1,4 +1,4 @@
-"""Evaluation of a model on the test data, which the ranks divide among them."""
+"""Evaluation of a model on the test data, which is split over the ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def evaluate(
 
 @contextlib.contextmanager
 def _averaged_buffers(model: nn.Module) -> Iterator[None]:
-    """Running statistics averaged over ranks, while an evaluation lasts."""
+    """Average running statistics over ranks during an evaluation."""
     if not dist.is_initialized():
         yield
         return

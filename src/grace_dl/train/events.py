@@ -1,4 +1,4 @@
-"""What a trainer reports while it runs, to the `report` function it was given."""
+"""Events that a trainer passes to its `report` function."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Message:
-    """A line for people."""
+    """A message for the user."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Started:
-    """Training starts; a resumed run has `done` of its `total` steps behind it."""
+    """Training starts; a resumed run has completed `done` of `total` steps."""
 
     done: int
     total: int
@@ -23,7 +23,7 @@ class Started:
 
 @dataclass(frozen=True)
 class StepDone:
-    """A step is over. Loss and accuracy are this rank's own, averaged since the last record in the log."""
+    """A step is complete. Loss and accuracy are this rank's, averaged since the last log record."""
 
     step: int
     epoch: int

@@ -1,4 +1,4 @@
-"""Config files: how they are found, and how they are run on a tree of settings of their own."""
+"""Finding config files, and running them on a new tree of settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent
 """Its folder `configs` is searched after the current directory, so that the shipped files work from anywhere."""
 
 _tree: ContextVar[Settings] = ContextVar("_tree")
-"""The tree that the config files now running fill in."""
+"""The tree that running config files fill in."""
 
 
 def locate(name: str) -> Path:
@@ -32,7 +32,7 @@ def locate(name: str) -> Path:
 
 
 def chain(path: Path) -> list[Path]:
-    """A file after the `__init__.py` of each folder of its tree, from the top down."""
+    """The file, preceded by the `__init__.py` of each folder of its tree, from the top down."""
     found = [path]
     folder = path.parent
     while (folder / "__init__.py").is_file() and _is_configs(folder):
@@ -70,7 +70,7 @@ def load(names: Sequence[str]) -> Settings:
 
 
 def current() -> Settings:
-    """The tree that a config file gets as `from grace_dl.train import configs`."""
+    """The tree that `from grace_dl.train import configs` gives a config file."""
     tree = _tree.get(None)
     if tree is None:
         raise ConfigError(

@@ -14,7 +14,7 @@ from .datasets import Dataset
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".webp", ".tif", ".tiff"}
 MEAN, SCALE = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's colours, for values from 0 to 1."""
+"""Channel statistics of ImageNet, for values from 0 to 1."""
 
 
 def _pillow() -> Any:
@@ -44,7 +44,7 @@ class _Files:
         with library.open(self.files[index][0]) as file:
             image = file.convert("RGB")
         if generator is None:
-            # The middle, after the short side was brought to 8/7 of the wanted one (256 for 224).
+            # Centre crop, after resizing the short side to 8/7 of the target size (256 for 224).
             factor = side * 8 / 7 / min(image.size)
             width, height = (max(side, round(length * factor)) for length in image.size)
             image = image.resize((width, height), library.BILINEAR)
@@ -61,7 +61,7 @@ class _Files:
 
 
 def _random_box(width: int, height: int, generator: torch.Generator) -> tuple[int, int, int, int]:
-    """A part of 8 to 100 % of the area with sides between 3:4 and 4:3 (Szegedy 2015, section 6)."""
+    """A random crop of 8 to 100 % of the area, aspect ratio between 3:4 and 4:3 (Szegedy 2015, section 6)."""
     for _ in range(10):
         u = torch.rand(4, generator=generator).tolist()
         area = width * height * (0.08 + 0.92 * u[0])
@@ -76,9 +76,9 @@ def _random_box(width: int, height: int, generator: torch.Generator) -> tuple[in
 
 
 class ImageFolder(Dataset):
-    """A folder with `train` and `val` (or `test`), each with one folder of images a class.
+    """A folder with `train` and `val` (or `test`), each with one folder of images per class.
 
-    image_size: side of the square that is cut out. num_classes: checked, so that the model fits.
+    image_size: side of the square crop. num_classes: checked against the folders.
     """
 
     def __init__(self, root: str, image_size: int = 224, num_classes: int = 1000) -> None:

@@ -1,4 +1,4 @@
-"""Synchronization of gradients: through DDP, through the optimizer without DDP, or none for a single process."""
+"""Synchronization of gradients: by DDP, by the optimizer without DDP, or none for a single process."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from .tree import Config
 from .world import World
 
 _BUFFERS = "forward_sync_buffers"
-"""DDP's option to copy running statistics from rank 0 at every step; releases before had another name for it."""
+"""DDP's option to copy running statistics from rank 0 at every step; it had another name in earlier releases."""
 if _BUFFERS not in inspect.signature(DistributedDataParallel.__init__).parameters:
     _BUFFERS = "broadcast_buffers"
 
 
 def compression_of(setting: Config | str | None) -> Method | DGCCompressor | None:
-    """What `configs.train.compression` stands for: the text of a method, or a Config that builds one."""
+    """The value of `configs.train.compression`: the text of a method, or a Config that builds one."""
     built = setting() if isinstance(setting, Config) else setting
     if built is None or isinstance(built, DGCCompressor):
         return built
@@ -66,7 +66,7 @@ class GradientSync:
         if method is not None:
             check_pair(optimizer, method)
         if dist.is_initialized() and train.engine == "ddp":
-            # Running statistics stay each rank's own, and are averaged for an evaluation.
+            # Running statistics are local to each rank, and are averaged for an evaluation.
             options: dict[str, Any] = {_BUFFERS: False}
             self.model = DistributedDataParallel(model, **options)
             if method is not None:
@@ -102,12 +102,12 @@ class GradientSync:
 
     @property
     def stats(self) -> Stats:
-        """Totals of this rank since the run began, before a resume too."""
+        """Totals of this rank since the start of the run, including the time before a resume."""
         return self._before if self._handle is None else self._before + self._handle.stats()
 
     @property
     def skips_nonfinite(self) -> bool:
-        """Whether steps with gradients that are not finite are skipped, and counted in `stats.skipped`."""
+        """Whether steps with non-finite gradients are skipped, and counted in `stats.skipped`."""
         return self._handle is not None
 
     def epoch(self, epoch: int) -> None:
@@ -117,7 +117,7 @@ class GradientSync:
 
     @property
     def share(self) -> float | None:
-        """The share of elements sent now, for methods that have one."""
+        """The current share of elements sent, for methods that have one."""
         if isinstance(self._compression, DGCCompressor):
             return self._compression.ratio
         method = None if self._handle is None else self._handle.method
@@ -138,7 +138,7 @@ class GradientSync:
 
 
 def _seeded(compression: Method | DGCCompressor | None, seed: int) -> Method | None:
-    """The method with the run's seed, unless it has one of its own."""
+    """The method with the run's seed, unless it has its own."""
     if isinstance(compression, DGCCompressor):
         return compression.method_with(seed=seed)
     if isinstance(compression, Named) and not compression.get("seed"):

@@ -13,7 +13,7 @@ from .checkpoint import write_text
 
 
 class Log:
-    """Records by step. A resumed run deletes the records after its first step, and writes them again."""
+    """Records by step. A resumed run deletes the records after its starting step, and writes them again."""
 
     def __init__(self, folder: Path, step: int, tensorboard: bool | None = None) -> None:
         self.path = folder / "log.jsonl"

@@ -191,7 +191,7 @@ class TrainingLoop:
         self.report(StepDone(self.step, epoch, loss, accuracy, speed, sent))
 
     def _write(self, epoch: int) -> None:
-        """Log what was measured since the last record; every rank must call it."""
+        """Write a log record of the steps since the last one; every rank must call it."""
         scalars = self.meter.result("train")
         self.meter.clear()
         if not self.gradients.skips_nonfinite and not math.isfinite(scalars["loss/train"]):

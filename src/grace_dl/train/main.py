@@ -15,7 +15,7 @@ from .trainer import Trainer, TrainResult
 from .world import World, current, find
 
 SILENCE = 1800.0
-"""Seconds without any event after which local workers are ended; downloading data may take long."""
+"""Seconds without any event after which local workers are terminated; downloads may take long."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +84,7 @@ def run_local_workers(config: TrainConfig, workers: int) -> TrainResult:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`train.py`: one rank, as the launcher says."""
+    """`train.py`: runs one rank, as set by the launcher."""
     parser = argparse.ArgumentParser(
         prog="train.py", description="Train with gradient compression, as config files say."
     )

@@ -20,7 +20,7 @@ class Text(str):
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], dict[str, Text]]:
-    """The other arguments, and the overrides by path.
+    """Split arguments into the remaining ones and the overrides by path.
 
     >>> split(["--suffix", ".e5", "--configs.train.num_epochs", "5", "--configs.seed=1"])
     (['--suffix', '.e5'], {'train.num_epochs': '5', 'seed': '1'})
@@ -59,7 +59,7 @@ def accept(parser: argparse.ArgumentParser) -> None:
 
 
 def apply(tree: Config, overrides: Mapping[str, Any]) -> None:
-    """Set values by path; unknown names and values that do not fit are rejected."""
+    """Set values by path; unknown names and invalid values are rejected."""
     for path, given in overrides.items():
         *folders, name = path.split(".")
         group = tree

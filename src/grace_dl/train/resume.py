@@ -30,8 +30,8 @@ FREE = (
 def newest(checkpoints: Checkpoints) -> dict[str, Any] | None:
     """The state to resume from, of the same step on every rank; None if there is none.
 
-    Ranks that were killed may be one checkpoint apart, and a file may be damaged: then all ranks use an older step. If they
-    have no step in common, a run starts again only if it had not got beyond its first checkpoint.
+    Killed ranks may be one checkpoint apart, and a file may be corrupt: then all ranks use an older step. If they have
+    no step in common, a run starts again only if it had not passed its first checkpoint.
     """
     held = _all(checkpoints.steps())
     for step in sorted(set.intersection(*map(set, held)), reverse=True):
@@ -64,7 +64,7 @@ def _all(value: Any) -> list[Any]:
 
 
 def check_world(checkpoints: Checkpoints, world: World, record: Path) -> None:
-    """Reject another number of ranks than in the run's `record`: it determines the batches of each rank."""
+    """Reject a different number of ranks than in the run's `record`: it determines the batches of each rank."""
     size = json.loads(record.read_text("utf-8"))["world"]["size"] if record.exists() else None
     sizes = {before for before in _all(size) if before is not None}
     if sizes - {world.size} and any(_all(checkpoints.steps())):

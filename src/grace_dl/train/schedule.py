@@ -1,7 +1,7 @@
 """Learning rates as functions of time, so that a resumed run needs no scheduler state.
 
-Names and settings are those of torch.optim.lr_scheduler. Time is counted in epochs since the warm-up ended: whole ones if
-`schedule_lr_per_epoch`, else with their fraction, which makes a schedule change at every step.
+Names and settings are those of torch.optim.lr_scheduler. Time is counted in epochs since the end of the warm-up: in
+whole epochs if `schedule_lr_per_epoch`, otherwise with fractions, so that the rate changes at every step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`Trainer(config).run()`: a run on this rank, whoever started it."""
+"""`Trainer(config).run()`: a run on this rank, under any launcher."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .world import World, current, joined
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a run ended. Metrics are those of all ranks, the rest is this rank's."""
+    """The result of a run. Metrics are over all ranks, the rest is this rank's."""
 
     metrics: dict[str, float]
     """The last evaluation by name, such as `acc/test_top1`."""
@@ -22,26 +22,26 @@ class TrainResult:
     seconds: float
     """Time spent in training steps, without evaluations and checkpoints."""
     sent_bytes: int
-    """What this rank sent to others for its gradients."""
+    """Bytes that this rank sent to others for its gradients."""
     folder: Path
 
 
 class Trainer:
     """Runs a config on this rank.
 
-    The ranks join as the launcher's environment says (torchrun, mpirun, horovodrun; none of them: one process alone). A process
-    group that exists already is used as it is. Every rank must run the same config.
+    Ranks join through the launcher's environment variables (torchrun, mpirun, horovodrun; else a single process).
+    An existing process group is used. Every rank must run the same config.
     """
 
     def __init__(
         self, config: TrainConfig, *, report: Report | None = None, world: World | None = None
     ) -> None:
-        """`report` is called with the events of this rank; `world` replaces what the environment says."""
+        """`report` is called with the events of this rank; `world` overrides the environment."""
         self.config, self.world = config, world
         self.report = report or ignore
 
     def run(self) -> TrainResult:
-        """Train to the end, from the newest checkpoint if there is one; or evaluate, if the config says so."""
+        """Train to the end, from the newest checkpoint if there is one; or only evaluate, if the config says so."""
         from .loop import TrainingLoop
 
         config, world = self.config, self.world or current()

@@ -1,7 +1,7 @@
-"""A tree of settings with attribute access that rejects unknown names and wrong values where they are written.
+"""A tree of settings with attribute access that rejects unknown names and invalid values on assignment.
 
-There are two kinds of group: subclasses of `Config` declare their settings as `Field`s (the root and its `train` and `data`
-do), and `Config(SGD, lr=0.1)` wraps a callable, whose parameters are the settings.
+There are two kinds of group: subclasses of `Config` declare their settings as `Field`s (the root, `train` and `data`),
+and `Config(SGD, lr=0.1)` wraps a callable, whose parameters are the settings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..errors import ConfigError
 
 @dataclass(frozen=True)
 class Later:
-    """A value that depends on others; computed when all settings, overrides included, are known."""
+    """A value that depends on others; computed when all settings, including overrides, are known."""
 
     rule: Callable[[], Any]
 
@@ -37,7 +37,7 @@ class Field:
     fits: Callable[[Any], bool]
 
     def new(self) -> Any:
-        """The default as an object of its own, so that no two trees share a list."""
+        """A copy of the default, so that trees do not share objects."""
         return self.default() if isinstance(self.default, type) else copy.copy(self.default)
 
     def check(self, path: str, value: Any) -> Any:
@@ -84,7 +84,7 @@ class Config:
 
     @property
     def target(self) -> Callable[..., Any] | None:
-        """The class or function that a call of this group calls."""
+        """The class or function that this group calls."""
         return self.__dict__["_target"]
 
     def names(self) -> list[str] | None:

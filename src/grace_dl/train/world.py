@@ -1,7 +1,7 @@
 """The rank of this process under any launcher, and how the ranks find each other.
 
-torchrun sets RANK and WORLD_SIZE, `mpirun` OMPI_* or PMI_*, `horovodrun` HOROVOD_*; without any of them the process runs
-alone. The ranks always use torch.distributed (Gloo, or NCCL on GPUs), so that no launcher's library is needed.
+torchrun sets RANK and WORLD_SIZE, `mpirun` OMPI_* or PMI_*, `horovodrun` HOROVOD_*; without any of them there
+is a single process. The ranks always use torch.distributed (Gloo, or NCCL on GPUs), so no launcher's library is needed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _HEADS = ("OMPI_MCA_orte_hnp_uri", "OMPI_MCA_prte_hnp_uri")
 
 @dataclass(frozen=True)
 class World:
-    """The place of this process among all."""
+    """The rank of this process, globally and on its machine."""
 
     rank: int = 0
     size: int = 1
@@ -61,7 +61,7 @@ class World:
 
 
 def find(environment: Mapping[str, str] | None = None) -> World:
-    """The place according to the launcher's variables.
+    """The rank according to the launcher's variables.
 
     >>> find({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
     World(rank=1, size=2, local_rank=1, local_size=2, launcher='mpirun')
@@ -80,9 +80,9 @@ def find(environment: Mapping[str, str] | None = None) -> World:
 
 
 def current() -> World:
-    """The place of this process: in the process group if there is one, else as the launcher says.
+    """The rank of this process: from the process group if there is one, otherwise from the launcher.
 
-    The ranks of a group that no launcher's variables describe are taken to be on one machine.
+    Without a launcher's variables, all ranks of a group are assumed to be on one machine.
     """
     import torch.distributed as dist
 
@@ -103,7 +103,7 @@ def _whole(env: Mapping[str, str], name: str) -> int:
 
 
 def join(world: World, backend: str) -> bool:
-    """Start torch.distributed; False if it runs already or there is no launcher."""
+    """Start torch.distributed; returns False if it is already running or there is no launcher."""
     import torch.distributed as dist
 
     if dist.is_initialized() or world.launcher == "none":
@@ -125,7 +125,7 @@ def join(world: World, backend: str) -> bool:
 
 
 def leave(world: World) -> None:
-    """End the process group that `join` started, when all ranks have arrived."""
+    """Destroy the process group that `join` started, once all ranks have arrived."""
     import torch.distributed as dist
 
     dist.barrier()
@@ -136,7 +136,7 @@ def leave(world: World) -> None:
 
 @contextmanager
 def joined(world: World, device: str) -> Iterator[None]:
-    """The ranks in a process group for the time of a run. A group that exists already is used, and not ended."""
+    """A process group for the duration of a run. An existing group is used, and not destroyed."""
     import torch
     import torch.distributed as dist
 
@@ -146,7 +146,7 @@ def joined(world: World, device: str) -> Iterator[None]:
         yield
     except BaseException:
         if started and backend == "gloo":
-            # The peers fail at once instead of waiting for this rank. (NCCL might wait for them here.)
+            # Peers fail immediately instead of waiting for this rank. (NCCL might wait for them here.)
             dist.destroy_process_group()
         raise
     if started:
@@ -180,7 +180,7 @@ def _job() -> str:
 
 
 def meeting_place() -> Path:
-    """The file through which the ranks of a launch on one machine find each other."""
+    """The rendezvous file for ranks on one machine."""
     user = os.getuid() if hasattr(os, "getuid") else 0
     # The parent is the launcher's daemon, which all ranks of this machine share: job numbers may repeat.
     label = hashlib.sha256(f"{_job()}/{os.getppid()}".encode()).hexdigest()[:24]

@@ -1,4 +1,4 @@
-"""Transports: how bytes move between ranks. One file an engine, all with the same few verbs."""
+"""Transports: a few collectives on top of each engine, one module per engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Handle", "Transport", "detect"]
 
 
 def detect() -> Transport:
-    """The transport of the engine this process runs under; one rank alone where there is none."""
+    """The transport of the engine this process runs under; a single rank if there is none."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         from .torch_dist import TorchTransport

@@ -1,8 +1,8 @@
-"""Horovod's PyTorch operations, also in a process that has initialised Horovod for TensorFlow only.
+"""Horovod's PyTorch operations, also in a process that has initialised Horovod only for TensorFlow.
 
-Horovod keeps its two frameworks apart, each with connections of its own. Both would look for their peers under the same names
-in the launcher's directory of addresses, and could find those of the other half; so the second half gets a directory
-of its own, which rank 0 keeps while all ranks connect.
+Horovod keeps its two frameworks separate, each with its own connections. Both would look up their peers under the same
+names in the launcher's rendezvous server, and could find those of the other framework. The second framework therefore
+gets its own rendezvous server, which rank 0 runs while all ranks connect.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ADDRESS, _PORT = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
 
 
 def horovod_transport(process_set: Any = None) -> HorovodTransport:
-    """A transport on Horovod, whichever of its frameworks was initialised; the first call is made by all ranks."""
+    """A transport on Horovod, whichever framework was initialised; all ranks must make the first call."""
     initialise()
     import horovod.torch as hvd
     from horovod.torch import mpi_ops
@@ -46,7 +46,7 @@ def horovod_transport(process_set: Any = None) -> HorovodTransport:
 
 
 def initialise() -> None:
-    """Initialise Horovod's PyTorch half with the ranks and process sets of its TensorFlow half, if need be."""
+    """Initialise Horovod for PyTorch, if necessary, with the ranks and process sets of TensorFlow's Horovod."""
     try:
         import horovod.torch as hvd
     except ImportError as error:
@@ -65,8 +65,8 @@ def initialise() -> None:
 
 @contextmanager
 def _directory(other: Any) -> Iterator[None]:
-    """A directory of addresses for one initialisation, known to all ranks through Horovod's other half."""
-    if other.size() == 1 or _ADDRESS not in os.environ:  # alone, or under MPI
+    """A rendezvous server for one initialisation; ranks learn its address through the other framework's Horovod."""
+    if other.size() == 1 or _ADDRESS not in os.environ:  # single process, or under MPI
         yield
         return
     import tensorflow as tf
@@ -84,7 +84,7 @@ def _directory(other: Any) -> Iterator[None]:
             host, port = other.broadcast_object(place, root_rank=0, name="grace.directory")
         os.environ.update({_ADDRESS: host, _PORT: str(port)})
         yield
-        with tf.init_scope():  # rank 0 goes on only when all have connected
+        with tf.init_scope():  # rank 0 continues only when all have connected
             other.allreduce(tf.zeros(1), name="grace.connected")
     finally:
         os.environ.update(before)
@@ -94,7 +94,7 @@ def _directory(other: Any) -> Iterator[None]:
 
 
 def _own_address(host: str, port: int) -> str:
-    """The address of this machine that others reach it by: that of its way to the launcher. Nothing is sent."""
+    """The address of this machine on its route to the launcher, where others can reach it. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))
         return str(probe.getsockname()[0])
@@ -109,7 +109,7 @@ class _Directory(ThreadingHTTPServer):
 
 
 class _Entry(BaseHTTPRequestHandler):
-    """PUT, GET and DELETE of one entry, as Horovod's Gloo asks for them."""
+    """PUT, GET and DELETE of one entry, as Horovod's Gloo requests them."""
 
     server: _Directory
 
@@ -131,4 +131,4 @@ class _Entry(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""

@@ -13,19 +13,19 @@ from ..errors import LayoutError
 
 
 class Handle(abc.ABC):
-    """A collective under way."""
+    """A collective in progress."""
 
     @abc.abstractmethod
     def wait(self) -> None:
-        """Block until it is over; raises `PeerError` where another rank failed."""
+        """Block until it is complete; raises `PeerError` if another rank failed."""
 
     @abc.abstractmethod
     def done(self) -> bool:
-        """Whether `wait` would return at once."""
+        """Whether `wait` would return immediately."""
 
 
 class Done(Handle):
-    """A collective that was over when it was started."""
+    """A collective that completed immediately."""
 
     def wait(self) -> None:
         pass
@@ -59,25 +59,25 @@ class Transport(abc.ABC):
     size: int
 
     stale = False
-    """Whether the engine was started anew since this was made, perhaps with other ranks."""
+    """Whether the engine was restarted since this was created, perhaps with different ranks."""
 
     def renew(self) -> Transport:
-        """A transport on the engine as it is now."""
+        """A new transport on the current engine."""
         raise NotImplementedError
 
     def open(self, channels: int) -> None:
-        """Make that many channels ready; called by all ranks together."""
+        """Prepare this many channels; all ranks must call it."""
 
     def close(self) -> None:
-        """Release what `open` made."""
+        """Release the channels."""
 
     @abc.abstractmethod
     def allreduce(self, tensor: Tensor, channel: int = 0) -> Handle:
-        """Sum `tensor` over ranks, in place; every rank gets the same bits."""
+        """Sum `tensor` over ranks, in place; the result is bit-identical on every rank."""
 
     @abc.abstractmethod
     def allgather(self, out: Tensor, tensor: Tensor, channel: int = 0) -> Handle:
-        """`out` is the 1-D tensors of all ranks, which have one size, one after another."""
+        """Concatenate the 1-D tensors of all ranks, which have the same size, in `out`."""
 
     @abc.abstractmethod
     def alltoall(
@@ -88,18 +88,18 @@ class Transport(abc.ABC):
         in_splits: Sequence[int],
         channel: int = 0,
     ) -> Handle:
-        """Send the r-th part of `tensor` to rank r; `out` is what came, by rank."""
+        """Send the r-th part of `tensor` to rank r; `out` receives the parts of all ranks, in order."""
 
     @abc.abstractmethod
     def broadcast(self, tensor: Tensor, root: int, channel: int = 0) -> Handle:
-        """`tensor` becomes that of rank `root`."""
+        """Overwrite `tensor` with that of rank `root`."""
 
     @abc.abstractmethod
     def barrier(self, channel: int = 0) -> Handle:
-        """Over when every rank has come here."""
+        """Wait until every rank has called this."""
 
     def agree(self, text: str) -> None:
-        """Raise on every rank unless all ranks bring the same `text` to this point."""
+        """Raise on every rank unless all ranks pass the same `text`."""
         digest = torch.tensor(
             list(hashlib.blake2b(text.encode(), digest_size=32).digest()), dtype=torch.uint8
         )
@@ -111,7 +111,7 @@ class Transport(abc.ABC):
 
 
 def disagreement(rank: int, mine: str, other: int, theirs: str | None) -> str:
-    """The message for two ranks that bring different layouts or methods to one exchange."""
+    """The message for two ranks with different layouts or methods in one exchange."""
     detail = "" if theirs is None else f"\n  rank {other} has: {theirs}"
     return (
         f"rank {rank} and rank {other} disagree on what to exchange.\n  rank {rank} has: {mine}{detail}\n"

@@ -1,8 +1,8 @@
-"""Horovod: its PyTorch operations, asynchronous, on any of its process sets; also for programs in TensorFlow.
+"""Horovod: its asynchronous PyTorch operations, on any process set; also for TensorFlow programs.
 
-Horovod matches operations by name, in whatever order they come, and remembers how a name was negotiated. Names are made
-from channel, verb, dtype and size, and a small count; the same ones come back every step, and an operation in flight
-never shares its name with another. Horovod waits for ever for a rank that does not come; here that ends after `timeout`.
+Horovod matches operations by name, in any order, and caches how a name was negotiated. Names consist of channel,
+operation, dtype, size and a small count; they repeat at every step, and no two operations in flight share a name.
+Horovod waits forever for a missing rank; here that ends after `timeout`.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from ..errors import ConfigError, LayoutError, PeerError
 from .base import Done, Handle, Transport, disagreement
 
 TIMEOUT = 1800.0
-"""Seconds a collective may take, unless `GRACE_TIMEOUT` says otherwise: the default of torch.distributed as well."""
+"""Default timeout of a collective in seconds (`GRACE_TIMEOUT` overrides it); the same as in torch.distributed."""
 
 _ROTATION = 4
 _SUMMED = (torch.int32, torch.int64, torch.float16, torch.float32, torch.float64)
 
 
 class _Session:
-    """Counts of the transports made per process set, since Horovod was last initialised."""
+    """Number of transports created per process set since Horovod was last initialised."""
 
     def __init__(self) -> None:
         self._table: Any = None
         self._made: dict[int, itertools.count[int]] = {}
 
     def next(self, set_id: int) -> int:
-        # Horovod makes this table anew whenever it is initialised, which elastic training does.
+        # Horovod creates a new table whenever it is initialised, as elastic training does.
         if self._table is not mpi_ops._handle_map:
             self._table = mpi_ops._handle_map
             self._made.clear()
@@ -47,11 +47,11 @@ _session = _Session()
 
 
 class HorovodPeerError(PeerError, mpi_ops.HorovodInternalError):  # type: ignore[misc]
-    """A failed collective; Horovod's elastic mode takes it for its own error and recovers."""
+    """A failed collective; Horovod's elastic mode treats it as its own error and recovers."""
 
 
 class HorovodHandle(Handle):
-    """An operation under way, and what is left to do with its result."""
+    """An operation in progress, and the postprocessing of its result."""
 
     def __init__(
         self, number: int, what: str, timeout: float, then: Callable[[], Handle | None] | None = None
@@ -88,7 +88,7 @@ class HorovodHandle(Handle):
     def _over(self) -> bool:
         try:
             return bool(hvd.poll(self._number))
-        except (RuntimeError, ValueError) as error:  # Horovod was shut down under it
+        except (RuntimeError, ValueError) as error:  # Horovod was shut down meanwhile
             self._error = self._failure(str(error))
             self._number = None
             return True
@@ -128,12 +128,12 @@ class HorovodTransport(Transport):
             raise LayoutError(
                 f"rank {hvd.rank()} is not a member of {self.process_set}; call it only on the set's own ranks."
             )
-        # Not asked of the set itself: that may answer for TensorFlow's half of Horovod, which numbers sets by itself.
+        # Not taken from the set itself, which may belong to TensorFlow's Horovod, which numbers sets separately.
         self.rank = self.process_set.ranks.index(hvd.rank())
         self.size = len(self.process_set.ranks)
         self.timeout = float(os.environ.get("GRACE_TIMEOUT", TIMEOUT)) if timeout is None else timeout
         self._table = mpi_ops._handle_map
-        # Objects are made in the same order on the ranks of a set, so that a count per set names them.
+        # Objects are created in the same order on the ranks of a set, so a count per set identifies them.
         self._label = f"grace.{set_id}.{_session.next(set_id)}"
         self._agreements = 0
         self._counts: dict[str, int] = {}
@@ -157,16 +157,16 @@ class HorovodTransport(Transport):
         return self._sum_by_slices(tensor, channel)
 
     def _sum_by_slices(self, tensor: Tensor, channel: int) -> Handle:
-        """Sums for dtypes that Horovod does not add, as bytes, and no more of them than in a ring all-reduce.
+        """Sum dtypes that Horovod cannot add, sent as bytes, with no more traffic than a ring all-reduce.
 
-        Every rank gets its slice of all, adds in order of rank, bfloat16 in float32, rounds once, and gathers.
+        Every rank receives its slice from all ranks, adds in rank order (bfloat16 in float32), rounds once and gathers.
         """
         wide = torch.float32 if tensor.dtype == torch.bfloat16 else tensor.dtype
         slot = -(-tensor.numel() // self.size)
         sent = torch.zeros(self.size * slot, dtype=tensor.dtype, device=tensor.device)
         sent[: tensor.numel()] = tensor.reshape(-1)
         came = torch.empty_like(sent)
-        # Named now: this point comes in the same order on all ranks, the end of the first half does not.
+        # Named now: ranks reach this point in the same order, but not the end of the first half.
         name = self._name("sumgather", tensor.dtype, slot, channel)
 
         def gather() -> Handle:
@@ -214,13 +214,13 @@ class HorovodTransport(Transport):
         channel: int,
         then: Callable[[], Handle | None] | None = None,
     ) -> Handle:
-        # Sizes differ by rank here, so they cannot be part of the name.
+        # Sizes differ between ranks here, so they cannot be part of the name.
         name = self._name("swap", tensor.dtype, 0, channel)
         if self.size == 1:
             out.copy_(tensor)
             return (then() if then is not None else None) or Done()
         item = tensor.element_size()
-        # Splits are 32-bit counts in Horovod: move 8 bytes at a time where everything is a multiple of that.
+        # Splits are 32-bit counts in Horovod: use units of 8 bytes if all sizes are multiples of that.
         unit = 8 if all(item * n % 8 == 0 for n in (*out_splits, *in_splits)) else 1
         kind = torch.int64 if unit == 8 and _aligned(out) and _aligned(tensor) else torch.uint8
         splits = torch.tensor([n * item // kind.itemsize for n in in_splits], dtype=torch.int32)
@@ -243,7 +243,7 @@ class HorovodTransport(Transport):
         return self.allreduce(torch.zeros(1, dtype=torch.int32), channel)
 
     def agree(self, text: str) -> None:
-        """By an all-gather of the texts themselves, which Horovod allows to have different lengths."""
+        """Uses an all-gather of the texts, which may have different lengths in Horovod."""
         if self.size == 1:
             return
         self._agreements += 1
@@ -284,7 +284,7 @@ class HorovodTransport(Transport):
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    """The memory of a contiguous tensor; Horovod moves bytes of any dtype, also of those it does not know."""
+    """The memory of a contiguous tensor as bytes, so that Horovod can send dtypes that it does not support."""
     return tensor.view(-1).view(torch.uint8)
 
 

@@ -1,4 +1,4 @@
-"""One process alone: every collective is over at once."""
+"""A single process: every collective completes immediately."""
 
 from __future__ import annotations
 

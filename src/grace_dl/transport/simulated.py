@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 class _Meeting:
-    """One collective: what each rank brought, and whether it has been carried out."""
+    """One collective: the arguments of each rank, and whether it has run."""
 
     def __init__(self) -> None:
         self.brought: dict[int, tuple[Any, ...]] = {}
@@ -56,7 +56,7 @@ class World:
         return self.size
 
     def run(self, function: Callable[[SimulatedTransport], R]) -> list[R]:
-        """Call `function(transport)` on every rank at once; its results by rank. Raises the first failure."""
+        """Call `function(transport)` on all ranks concurrently; returns results by rank. Raises the first failure."""
         results: list[Any] = [None] * self.size
         errors: dict[int, BaseException] = {}
 
@@ -168,7 +168,7 @@ class SimulatedTransport(Transport):
 
 
 def _fit(buffers: list[tuple[Any, ...]]) -> bool:
-    """Whether each part of an all-to-all has the length and dtype that its receiver has room for."""
+    """Whether each part of an all-to-all has the length and dtype that its receiver expects."""
     return all(
         out.shape == buffers[source][1][rank].shape and out.dtype == buffers[source][1][rank].dtype
         for rank, (outs, _) in enumerate(buffers)

@@ -1,4 +1,4 @@
-"""`torch.distributed`: any backend that moves the tensors' device (Gloo, NCCL, ...)."""
+"""`torch.distributed`: any backend that supports the tensors' device (Gloo, NCCL, ...)."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class TorchHandle(Handle):
 
 
 class TorchTransport(Transport):
-    """Collectives of a process group; further channels are groups of their own with the same ranks.
+    """Collectives of a process group; each further channel is a new group with the same ranks.
 
-    It keeps names of groups, not groups: a reference beyond `destroy_process_group` makes Gloo abort at exit.
+    It stores names of groups, not groups: a reference that outlives `destroy_process_group` makes Gloo abort at exit.
     """
 
     def __init__(self, group: Any = None) -> None:
@@ -61,7 +61,7 @@ class TorchTransport(Transport):
             )
         self._names: list[str] = [found.group_name]
         self._agreements = 0
-        # Objects are made in the same order on the ranks of a group, so that a count per rank names them.
+        # Objects are created in the same order on the ranks of a group, so a count per rank identifies them.
         label = f"grace/{found.group_name}"
         self._label = f"{label}/{self._store().add(f'{label}/count/{self.rank}', 1)}"
 
@@ -139,7 +139,7 @@ class TorchTransport(Transport):
         return TorchHandle(work, what)
 
     def agree(self, text: str) -> None:
-        """Through the store, not by a collective: ranks that disagree could not complete one."""
+        """Uses the store, not a collective: ranks that disagree could not complete one."""
         if self.size == 1:
             return
         store, timeout = self._store(), self._timeout()

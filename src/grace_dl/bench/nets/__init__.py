@@ -1,4 +1,4 @@
-"""Networks that are measured but not trained here: those of `grace_dl.train.models` are not repeated."""
+"""Networks for benchmarks, in addition to those of `grace_dl.train.models`."""
 
 from __future__ import annotations
 

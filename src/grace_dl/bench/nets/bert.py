@@ -16,7 +16,7 @@ class _Layer(nn.Module):
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads, self.dropout = heads, dropout
-        # Three matrices, not one of three times the size: low-rank methods factor each on its own.
+        # Three matrices, not one of three times the size: low-rank methods factor each separately.
         self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
         self.out, self.norm1 = nn.Linear(width, width), nn.LayerNorm(width, eps=1e-12)
         self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)

@@ -9,7 +9,7 @@ Kernel = int | tuple[int, int]
 
 
 class _Branches(nn.Module):
-    """The same input through every branch, outputs side by side."""
+    """Applies every branch to the same input and concatenates the outputs."""
 
     def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ def _conv(inputs: int, outputs: int, kernel: Kernel = 1, stride: int = 1, pad: b
 
 
 def _chain(inputs: int, *steps: tuple[int, Kernel], reduce: bool = False, pad: bool = True) -> nn.Sequential:
-    """Convolutions given by width and kernel; the last one halves the picture (`reduce`) or keeps no margin."""
+    """Convolutions given by width and kernel; the last one halves the image size (`reduce`) or has no padding."""
     layers = []
     for place, (outputs, kernel) in enumerate(steps):
         last = place == len(steps) - 1
@@ -97,7 +97,7 @@ def _module_c() -> nn.Module:
 
 
 def inception_v4(num_classes: int = 1000) -> nn.Sequential:
-    """For pictures of 299 pixels a side (75 at least); 42.7M parameters."""
+    """For 299 × 299 images (at least 75 × 75); 42.7M parameters."""
     return nn.Sequential(
         *_stem(),
         *(_module_a() for _ in range(4)),

@@ -1,1 +1,1 @@
-"""One module a subcommand of `grace`. They import frameworks inside `run` only, so that `grace --help` is instant."""
+"""One module per subcommand of `grace`. Frameworks are imported only inside `run`, so that `grace --help` is fast."""

@@ -1,4 +1,6 @@
-"""ACP-SGD used like Horovod, over `torch.distributed`: started by `torchrun`, or alone. Imported as `acpsgd`.
+"""ACP-SGD with an interface like Horovod's, over `torch.distributed`: under `torchrun` or in a single process.
+
+Imported as `acpsgd`.
 
     import acpsgd
 
@@ -6,8 +8,8 @@
     optimizer = acpsgd.DistributedOptimizer(optimizer, model.named_parameters(), rank=4)
     acpsgd.broadcast_parameters(model.state_dict(), root_rank=0)
 
-`method="powersgd"` and `method="ssgd"` run PowerSGD and plain averaging through the same code, so that the three
-compare fairly.
+`method="powersgd"` and `method="ssgd"` run PowerSGD and plain averaging through the same code, for a fair
+comparison.
 """
 
 from __future__ import annotations

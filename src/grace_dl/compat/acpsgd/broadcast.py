@@ -1,4 +1,4 @@
-"""Giving every worker what one of them has, before training begins or goes on."""
+"""Broadcast parameters and optimizer state before training starts or resumes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from . import world
 def broadcast_parameters(
     params: Mapping[str, Any] | Iterable[tuple[str, Tensor]] | Iterable[Tensor], root_rank: int = 0
 ) -> None:
-    """Overwrite tensors by those of `root_rank`: `model.state_dict()`, `model.named_parameters()` or a list of tensors."""
+    """Broadcast `model.state_dict()`, `model.named_parameters()` or a list of tensors from `root_rank`."""
     _check_root(root_rank)
     items = list(params.values() if isinstance(params, Mapping) else params)
     for item in items:
@@ -33,9 +33,9 @@ def broadcast_parameters(
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> None:
-    """Make an optimizer's state that of `root_rank`: hyper-parameters, momenta, step counts and warm factors.
+    """Broadcast an optimizer's state from `root_rank`: hyper-parameters, momenta, step counts and factors.
 
-    A worker keeps its residuals if they are of the same step as the root's; otherwise they start from zero.
+    A worker keeps its residuals if they belong to the same step as the root's; otherwise they start from zero.
     """
     _check_root(root_rank)
     if world.size() == 1:
@@ -53,7 +53,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
 
 
 def _share(value: Any, root: int) -> Any:
-    """The root's nested value, on every worker: its shape as one object, its tensors one by one."""
+    """Broadcast a nested value: its structure as one object, its tensors one by one."""
     tensors: list[Tensor] = []
     described = [_describe(value, tensors) if world.rank() == root else None]
     dist.broadcast_object_list(described, src=root)
@@ -65,7 +65,7 @@ def _share(value: Any, root: int) -> Any:
 
 
 class _Slot:
-    """Stands for a tensor in a value that is sent as an object."""
+    """Placeholder for a tensor in a value that is sent as an object."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.shape = tuple(tensor.shape)

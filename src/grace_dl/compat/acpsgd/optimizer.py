@@ -1,4 +1,4 @@
-"""An optimizer whose gradients are averaged over workers, low-rank compressed, while backward runs."""
+"""An optimizer whose gradients are averaged over workers with low-rank compression while backward runs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ...transport.local import LocalTransport
 from . import world
 
 METHODS = {"acpsgd": "acpsgd", "powersgd": "powersgd", "ssgd": "none"}
-"""What `method` may be, and the compression it stands for."""
+"""Valid values of `method`, and their compression methods."""
 
 THRESHOLD = 25
-"""Megabytes of gradients that a bucket stands for."""
+"""Megabytes of gradients per bucket."""
 
 
 def DistributedOptimizer(
@@ -38,12 +38,12 @@ def DistributedOptimizer(
     scaler: Any = None,
     **settings: Any,
 ) -> Any:
-    """Makes `optimizer` average its gradients over all workers; returns it, a subclass of its own class from now on.
+    """Make `optimizer` average its gradients over all workers; returns it, with its class replaced by a subclass.
 
-    Buckets are sized by what is sent: each holds the factors of about `threshold` MB of gradients (0: every tensor on
-    its own), and leaves as soon as backward has reached all of it. `backward_passes_per_step`: passes that add up
-    locally before they are exchanged. `scaler`: the GradScaler in use, so that residuals follow its changes of scale.
-    Further settings are those of `grace.acpsgd` (`min_compression_rate`, `start_iter`, `seed`, ...). `optimizer.grace` is
+    Buckets are sized by what is sent: each holds the factors of about `threshold` MB of gradients (0: one tensor per
+    bucket), and is sent as soon as backward has reached all of it. `backward_passes_per_step`: passes accumulated
+    locally before each exchange. `scaler`: the GradScaler in use, so that residuals are rescaled when the loss scale
+    changes. Further settings are those of `grace.acpsgd` (`min_compression_rate`, `start_iter`, `seed`, ...). `optimizer.grace` is
     the handle.
 
     >>> import torch
@@ -86,12 +86,12 @@ def DistributedOptimizer(
 def _buckets(
     method: Named, optimizer: torch.optim.Optimizer, threshold: float
 ) -> tuple[Callable[[Tensor], int], int]:
-    """How much a parameter weighs in a bucket, and how much a bucket holds: both in bytes sent (Zhang 2023, IV.C).
+    """The weight of a parameter in a bucket and the capacity of a bucket, both in bytes sent (Zhang 2023, IV.C).
 
-    A bucket holds the compressed form of `threshold` MB of gradients on average: smaller ones would cost latency,
-    larger ones would leave late and overlap with nothing.
+    A bucket holds the compressed form of `threshold` MB of gradients on average: smaller buckets would add latency,
+    larger ones would be sent late and overlap less with backward.
     """
-    *_, last = method.parts()  # what an uncompressed start sends does not count
+    *_, last = method.parts()  # ignores the uncompressed start
     compressor = last.build(LocalTransport(), State()).compressor
 
     def weigh(parameter: Tensor) -> int:

@@ -1,4 +1,4 @@
-"""Who takes part: one process group for the job, or one process alone."""
+"""The workers: one process group for the job, or a single process."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _initialized = False
 
 
 def init(backend: str | None = None, timeout: float | None = None) -> None:
-    """Join the other workers: those `torchrun` started, or none. A process group that exists already is used.
+    """Join the other workers started by `torchrun`, if any. An existing process group is used.
 
     `backend`: that of `torch.distributed`; NCCL where there are GPUs, else Gloo. `timeout`: seconds after which a
-    missing worker is an error.
+    missing worker raises an error.
     """
     global _initialized, _ours
     if not dist.is_initialized() and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
@@ -33,7 +33,7 @@ def init(backend: str | None = None, timeout: float | None = None) -> None:
 
 
 def shutdown() -> None:
-    """Leave the group that `init` made; a group made elsewhere stays."""
+    """Destroy the group that `init` created; a group created elsewhere is kept."""
     global _initialized, _ours
     if _ours and dist.is_initialized():
         dist.destroy_process_group()
@@ -63,7 +63,7 @@ def local_rank() -> int:
 
 
 def allreduce(tensor: Tensor, name: str | None = None, *, average: bool = True) -> Tensor:
-    """The average (or sum) of a tensor over workers, uncompressed: for metrics. All workers call it in one order."""
+    """The average (or sum) of a tensor over workers, for metrics. All workers must call it in the same order."""
     _check()
     if isinstance(name, bool):
         raise ConfigError(f"allreduce(tensor, {name}): the second argument is a name; write average={name}.")

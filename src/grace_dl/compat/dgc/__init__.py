@@ -6,7 +6,7 @@ Imported as `dgc`, with the modules, names and parameters of the authors' code, 
     compression = DGCCompressor(0.001, memory=memory, warmup_epochs=5)
     optimizer = DGCSGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
 
-Then either `grace.attach(ddp_model, compression)`, or without DDP (alone, under torch.distributed or Horovod)
+Then either `grace.attach(ddp_model, compression)`, or without DDP (single process, torch.distributed or Horovod)
 `optimizer = DistributedOptimizer(optimizer, model.named_parameters(), compression)`.
 """
 

@@ -1,4 +1,4 @@
-"""Clipping of a single gradient, in place; each returns the gradient, so that it may serve as `gradient_clipping`."""
+"""In-place clipping of a single gradient; each function returns the gradient and can be used as `gradient_clipping`."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def clip_grad_value_(grad: Tensor, clip_value: float) -> Tensor:
 
 
 def clip_grad_value_by_global_norm_(grad: Tensor, name: str | None = None) -> Tensor:
-    """Limit every element to the norm of this gradient, root of its mean square over all ranks; all ranks call it."""
+    """Limit every element to this gradient's norm (root mean square over all ranks). All ranks must call it."""
     norm = _global_norm(grad)
     grad.detach().clamp_(-norm, norm)
     return grad
 
 
 def clip_grad_norm_2_by_global_(grad: Tensor, max_norm: float, name: str | None = None) -> Tensor:
-    """Scale `grad` by what brings its norm, root of its mean square over all ranks, to `max_norm`; all ranks call it."""
+    """Scale `grad` so that its norm (root mean square over all ranks) becomes `max_norm`. All ranks must call it."""
     _positive("max_norm", max_norm)
     return _limit(grad, _global_norm(grad), max_norm)
 

@@ -1,4 +1,4 @@
-"""`DGCCompressor`: the method `grace.dgc` under the name, defaults and functions that DGC's users know."""
+"""`DGCCompressor`: the method `grace.dgc` with the original name, defaults and functions."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from ...settings import number, whole
 from .memory import DGCSGDMemory, unique
 
 LEAST_SAMPLE = 0.01
-"""DGC looks at no smaller share of the elements, whatever `sample_ratio` says."""
+"""The minimum share of sampled elements, whatever `sample_ratio` is."""
 
 _SETTINGS = (
     *("sample_ratio", "strided_sample", "compress_upper_bound", "compress_lower_bound"),
     *("max_adaptation_iters", "resample", "fp16_values", "int32_indices"),
 )
-"""Settings that the method has by the same names."""
+"""Settings with the same names as in the method."""
 
 
 @dataclass(frozen=True)
 class Attributes:
-    """What is known of a parameter before it is compressed."""
+    """Metadata of a parameter to compress."""
 
     numel: int
     shape: torch.Size
     num_selects: int
-    """Elements that are sent at the present ratio."""
+    """Number of elements sent at the current ratio."""
 
 
 class DGCCompressor:
-    """Settings of deep gradient compression, as `grace.dgc` explains them; `method` is what `grace.attach` takes.
+    """Settings of deep gradient compression, as described in `grace.dgc`; `method` is the method to attach.
 
-    compress_ratio: 0.001 by default, as in the paper; above 1 it is the number of elements of which one is sent. memory: a
-    `DGCSGDMemory`, one with momentum 0.9 if not given.
-    warmup_epochs: -1 or 0 for none. warmup_coeff: None leads from 0.25 to the ratio in equal factors; a number is the factor
-    from stage to stage; a list gives the ratios (never below compress_ratio).
-    warmup_steps: length of a warm-up stage in steps; then nothing needs to be called.
+    compress_ratio: 0.001 by default, as in the paper; above 1 it is the inverse ratio. memory: a
+    `DGCSGDMemory`, by default with momentum 0.9.
+    warmup_epochs: -1 or 0 for none. warmup_coeff: None goes from 0.25 to the ratio by equal factors; a number is the
+    factor between stages; a list gives the ratios (never below compress_ratio).
+    warmup_steps: length of a warm-up stage in steps; `warmup_compress_ratio` is then not needed.
 
     >>> compression = DGCCompressor(0.001, warmup_epochs=5, warmup_coeff=[0.25, 0.063, 0.015, 0.004, 0.001])
     >>> [compression.warmup_compress_ratio(epoch) for epoch in range(6)]
@@ -101,7 +101,7 @@ class DGCCompressor:
         if not stages:
             return []
         if self.warmup_coeff is None and stages > 1:
-            # As the paper does: a quarter in the first stage, the final ratio already in the last.
+            # As in the paper: a quarter in the first stage, the final ratio in the last.
             first = max(WARMUP, ratio)
             factor = (ratio / first) ** (1 / (stages - 1))
             return [max(first * factor**stage, ratio) for stage in range(stages)]
@@ -111,7 +111,7 @@ class DGCCompressor:
 
     @property
     def method(self) -> Method:
-        """What is attached: it follows `warmup_compress_ratio`, or the number of steps."""
+        """The method to attach; its ratio follows `warmup_compress_ratio`, or the number of steps."""
         return self.method_with()
 
     def method_with(self, *, seed: int = 0) -> Method:
@@ -132,11 +132,11 @@ class DGCCompressor:
         rules: dict[str, Method] = {glob.escape(name): compressed for name in self._chosen}
         return by_parameter(rules, default=build("dgc", ratio=1.0, **settings))
 
-    # As DGC's users call it ---------------------------------------------------------------------------
+    # The original interface ----------------------------------------------------------------------------
 
     @property
     def ratio(self) -> float:
-        """The share of elements sent at present; with `warmup_steps`, in the last step of the optimizer it serves."""
+        """The current share of elements sent; with `warmup_steps`, that of the optimizer's last step."""
         if self.warmup_steps:
             return self._ratio_of(max(0, self.memory.steps - 1) // self.warmup_steps)
         return self._ratio
@@ -144,7 +144,7 @@ class DGCCompressor:
     compress_ratio = ratio
 
     def warmup_compress_ratio(self, epoch: int) -> float:
-        """An epoch begins: use its ratio from the next step on. All ranks call it between the same steps."""
+        """Start an epoch: use its ratio from the next step on. All ranks must call it between the same steps."""
         self._ratio = self._ratio_of(epoch)
         return self._ratio
 
@@ -152,7 +152,7 @@ class DGCCompressor:
         return self.warmup_ratios[stage] if 0 <= stage < len(self.warmup_ratios) else self.base_compress_ratio
 
     def initialize(self, named_parameters: Iterable[tuple[str, Any]]) -> None:
-        """Compress these parameters only (of them the matrices and convolutions); all others travel dense.
+        """Compress only these parameters (of them, matrices and convolutions); all others are sent dense.
 
         Call it before the compressor is attached.
         """
@@ -179,7 +179,7 @@ class DGCCompressor:
 
 
 class ByEpoch(Method):
-    """The method of a compressor whose warm-up goes by epochs; between two ratios all state is moved as it is."""
+    """The method of a compressor with warm-up by epochs; state is kept when the ratio changes."""
 
     def __init__(self, compression: DGCCompressor, seed: int) -> None:
         self._compression = compression

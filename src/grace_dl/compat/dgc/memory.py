@@ -1,4 +1,4 @@
-"""`DGCSGDMemory`: settings of the method's memory, under the names and in the order that DGC's users know."""
+"""`DGCSGDMemory`: settings of the method's memory, with the original names and order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...handle import Handle
 from ...memory.dgc import DgcMemory
 
 _SLOTS = {"momentums": "m", "velocities": "v"}
-"""Keys of a saved state, with the slots of `DgcMemory` they hold."""
+"""Keys of a saved state, with their slots in `DgcMemory`."""
 
 
 class Memory:
@@ -56,18 +56,18 @@ class DGCSGDMemory(Memory):
         return {name: getattr(self, name) for name in names}
 
     def initialize(self, named_parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Check the parameters; their state is made at their first step."""
+        """Check the parameters; their state is created at the first step."""
         unique(named_parameters)
 
     # Checkpoints --------------------------------------------------------------------------------------
 
     def serve(self, handle: Handle) -> None:
-        """Read and write the state of this handle from now on."""
+        """Use the state of this handle from now on."""
         self._handles.add(handle)
 
     @property
     def steps(self) -> int:
-        """Steps of the furthest handle it serves."""
+        """The largest number of steps of its handles."""
         return max((h.session.state.furthest for h in self._handles if not h.closed), default=0)
 
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
@@ -81,7 +81,7 @@ class DGCSGDMemory(Memory):
         return saved
 
     def load_state_dict(self, state_dict: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Go on from `state_dict`, that of DGC's own code too."""
+        """Restore `state_dict`; states saved by the original DGC are accepted."""
         handle = self._handle()
         state = handle.state_dict()
         for part in state["parts"].values():
@@ -107,7 +107,7 @@ class DGCSGDMemory(Memory):
 
 
 def unique(named_parameters: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Parameters by name; two of one name are rejected, since state is stored by name."""
+    """Parameters by name; duplicate names are rejected, since state is stored by name."""
     found: dict[str, Any] = {}
     for pair in named_parameters:
         if not isinstance(pair, tuple) or len(pair) != 2:

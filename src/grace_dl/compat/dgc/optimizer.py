@@ -1,4 +1,4 @@
-"""`DistributedOptimizer`: DGC for an optimizer without DDP, called as DGC's users call it."""
+"""`DistributedOptimizer`: DGC for an optimizer without DDP, with the original interface."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def DistributedOptimizer(
 ) -> Any:
     """Exchange the optimizer's gradients while backward runs; returns the same optimizer.
 
-    The engine is found: Horovod, torch.distributed, or one process alone. `compression`: a `DGCCompressor`, or
-    `Compression.none` or `.fp16`. `op`: the average, the only one there is. `optimizer.grace` is the handle.
+    The engine is detected: Horovod, torch.distributed, or a single process. `compression`: a `DGCCompressor`, or
+    `Compression.none` or `.fp16`. `op`: only the average is supported. `optimizer.grace` is the handle.
     """
     horovod = sys.modules.get("horovod.torch")
     if op is not None and (horovod is None or op != horovod.Average):
@@ -48,7 +48,7 @@ def DistributedOptimizer(
     )
     if isinstance(compression, DGCCompressor):
         compression.serve(handle)
-    # hvd.broadcast_optimizer_state steps past a class of Horovod's module.
+    # hvd.broadcast_optimizer_state bypasses a class of Horovod's module.
     return distributed(optimizer, handle, module=None if horovod is None else "horovod.torch.optimizer")
 
 

@@ -1,4 +1,4 @@
-"""`Compression.none` and `Compression.fp16`: what DGC's scripts use instead of DGC."""
+"""`Compression.none` and `Compression.fp16`, which DGC's scripts use instead of DGC."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from ...algebra.named import build
 
 
 class Compressor:
-    """A precision that gradients travel in; the class or an object of it is given as `compression`."""
+    """The precision in which gradients are sent; pass the class or an instance as `compression`."""
 
     method: ClassVar[Method]
 
     @staticmethod
     def compress(tensor: Tensor, name: str | None = None) -> tuple[Tensor, Any]:
-        """The tensor to send, and what `decompress` needs."""
+        """The tensor to send, and the context for `decompress`."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor: Tensor, ctx: Any) -> Tensor:
-        """What was sent, in its former dtype."""
+        """The received tensor in its original dtype."""
         return tensor
 
 
 class NoneCompressor(Compressor):
-    """Gradients travel as they are."""
+    """Gradients are sent uncompressed."""
 
     method = build("none")
 
 
 class FP16Compressor(Compressor):
-    """Gradients travel in half precision."""
+    """Gradients are sent in half precision."""
 
     method = build("fp16")
 

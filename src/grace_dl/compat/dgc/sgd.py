@@ -14,8 +14,8 @@ from ...errors import ConfigError
 class DGCSGD(torch.optim.Optimizer):
     """SGD whose gradients come with momentum from the memory; only the weight decay gets its momentum here.
 
-    Decay is added after the average, so that it is neither compressed nor delayed. Both momenta are linear in what
-    they are fed, so their sum is that of plain SGD: with nothing compressed the two walk the same path.
+    Decay is added after the average, so that it is neither compressed nor delayed. Both momenta are linear in their
+    inputs, so their sum is that of plain SGD: without compression the two optimizers are equivalent.
 
     >>> weight = torch.nn.Parameter(torch.ones(2))
     >>> optimizer = DGCSGD([weight], lr=0.1, momentum=0.9, weight_decay=0.01)
@@ -59,7 +59,7 @@ class DGCSGD(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """One step; returns what `closure` gives, if there is one."""
+        """Take one step; returns the result of `closure`, if any."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -74,7 +74,7 @@ class DGCSGD(torch.optim.Optimizer):
         return loss
 
     def _decay(self, parameter: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
-        """The decay term with its own momentum, before this step's change of the parameter."""
+        """The decay term with its own momentum, computed before the parameter is updated."""
         decay = parameter * group["weight_decay"]
         momentum = group["momentum"]
         if not momentum:

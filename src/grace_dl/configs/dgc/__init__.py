@@ -23,11 +23,11 @@ configs.train.compression = Config(
 if configs.train.optimizer is not None:
     configs.train.optimizer = configs.train.optimizer.retarget(DGCSGD)
 
-# Taken from the optimizer at the end, so that what the command line says there holds here too.
+# Taken from the optimizer last, so that command-line overrides apply here too.
 configs.train.compression.memory = Config(DGCSGDMemory, momentum_masking=True)
 configs.train.compression.memory.momentum = later(lambda: configs.train.optimizer.get("momentum", 0.0))
 configs.train.compression.memory.nesterov = later(lambda: configs.train.optimizer.get("nesterov", False))
 
-# What is exchanged has momentum and old residuals in it, so clipping moves to each rank's own gradients.
+# The exchanged values include momentum and residuals, so each rank's local gradients are clipped instead.
 configs.train.compression.memory.gradient_clipping = configs.train.clip_grad_norm
 configs.train.clip_grad_norm = None

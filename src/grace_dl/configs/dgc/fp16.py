@@ -1,4 +1,4 @@
-"""Values travel as float16."""
+"""Send values as float16."""
 
 from grace_dl.train import configs
 

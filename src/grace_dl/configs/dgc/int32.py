@@ -1,4 +1,4 @@
-"""For scripts that name it: indices are coded in 9 to 13 bits, smaller than 32, with or without it."""
+"""Accepted for compatibility: indices are always coded in 9 to 13 bits."""
 
 from grace_dl.train import configs
 

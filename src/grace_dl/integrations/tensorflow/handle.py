@@ -1,6 +1,6 @@
-"""The handle of TensorFlow: exchanges the gradients of a step in one call.
+"""The handle for TensorFlow, which exchanges all gradients of a step in one call.
 
-Directly when eager, through one `tf.py_function` in a graph.
+In eager mode it is called directly, in a graph through one `tf.py_function`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .tensors import ALIGN, subnormals, to_tensorflow, to_torch
 class TensorHandle(Handle):
     """Averages (or sums) lists of gradients over ranks.
 
-    `plain`: Horovod's own all-reduce, for `tf.IndexedSlices`, which travel as indices and values without compression.
+    `plain`: Horovod's own all-reduce, for `tf.IndexedSlices`, which are sent as indices and values without compression.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class TensorHandle(Handle):
         self._bucket_bytes = bucket_bytes
         self._passed = 0
         self._added: list[torch.Tensor] = []
-        initialise()  # by all ranks, whether they belong to the process set or not
+        initialise()  # on all ranks, including those outside the process set
         self.included = bool(process_set.included())
         super().__init__(
             Session(method, horovod_transport(process_set) if self.included else LocalTransport())
@@ -57,12 +57,12 @@ class TensorHandle(Handle):
     def _busy(self) -> bool:
         return self._passed > 0
 
-    # Where gradients are symbols or eager tensors ------------------------------------------------------
+    # Symbolic or eager tensors -------------------------------------------------------------------------
 
     def __call__(
         self, gradients: Sequence[Any], variables: Sequence[Any], scale: Any = None
     ) -> tuple[Any, list[Any]]:
-        """(whether a step is complete, the gradients): with several passes per step, only the last completes one."""
+        """Return (whether the step is complete, gradients); with several passes per step, the last completes it."""
         results = list(gradients)
         if not self.included:
             return True, results
@@ -106,7 +106,7 @@ class TensorHandle(Handle):
             output.set_shape(given.shape)
         return [outputs[0] if self.passes > 1 else True, *outputs[1:]]
 
-    # Where they are memory ----------------------------------------------------------------------------
+    # Memory ------------------------------------------------------------------------------------------
 
     def _exchange(self, names: list[str], scaled: bool, *tensors: Any) -> list[Any]:
         with subnormals():
@@ -141,7 +141,7 @@ class TensorHandle(Handle):
         return [True, *(to_tensorflow(results[p]) if p in results else t for p, t in enumerate(tensors))]
 
     def _accumulate(self, views: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Add up the gradients of several passes; `_passed` is 0 again when the last of them has come."""
+        """Accumulate the gradients of several passes; `_passed` is reset to 0 after the last one."""
         if self._passed == 0:
             self._added = [view.clone() for view in views]
         else:
@@ -154,17 +154,17 @@ class TensorHandle(Handle):
         return self._added
 
     def _buckets(self, views: list[torch.Tensor]) -> list[list[int]]:
-        """Places of non-empty gradients by dtype, last first, in buckets of limited size."""
+        """Indices of non-empty gradients by dtype, last first, in buckets of limited size."""
         places = [place for place in reversed(range(len(views))) if views[place].numel()]
         return fill(places, self._bucket_bytes, lambda p: views[p].dtype, lambda p: views[p].nbytes)
 
     def _fill(
         self, places: list[int], views: list[torch.Tensor], names: list[str]
     ) -> tuple[torch.Tensor, list[Segment], torch.Tensor | None]:
-        """A fresh bucket: TensorFlow keeps its memory as the results, and its inputs must stay as they are."""
+        """A new bucket: its memory becomes the results, and TensorFlow's inputs must not be modified."""
         first = views[places[0]]
         check(first, names[places[0]])
-        # Methods that take a bucket as a whole need it without gaps; for the others, results are aligned for TensorFlow.
+        # Methods that encode a whole bucket need it without gaps; for the others, results are aligned for TensorFlow.
         unit = 1 if self.session.whole_buckets else ALIGN // first.element_size()
         offsets, cursor = [], 0
         for place in places:
@@ -181,7 +181,7 @@ class TensorHandle(Handle):
 
 
 def name_of(variable: Any, place: int) -> str:
-    """The name state is kept by: a Keras variable's path, a TensorFlow variable's name, a tensor's place."""
+    """The key of a variable's state: a Keras variable's path, a TensorFlow variable's name or a tensor's position."""
     path = getattr(variable, "path", None)
     if isinstance(path, str):
         return path
@@ -192,7 +192,7 @@ def name_of(variable: Any, place: int) -> str:
 
 
 def unique(names: list[str]) -> list[str]:
-    """Names told apart: a second `kernel` becomes `kernel.1`."""
+    """Make names unique: a second `kernel` becomes `kernel.1`."""
     seen: dict[str, int] = {}
     result = []
     for name in names:

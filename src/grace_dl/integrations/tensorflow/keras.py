@@ -1,8 +1,8 @@
 """`hvd.DistributedOptimizer(optimizer, grace=...)` for Keras 3 and for Keras 2 (tf_keras).
 
-Keras 3 hands every gradient to the optimizer's `apply`, Keras 2 to `apply_gradients`; the class made here exchanges them
-there and then goes on as the optimizer it is made from, whose name and module it keeps, so that saved models load without
-GRACE or Horovod.
+Keras 3 passes every gradient to the optimizer's `apply`, Keras 2 to `apply_gradients`. The class created here exchanges
+them there and then calls the base optimizer. It keeps that class's name and module, so saved models load without GRACE or
+Horovod.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def distributed_optimizer(optimizer: Any, grace: Any, **options: Any) -> Any:
 
 
 def _family(optimizer: Any) -> str:
-    """Which Keras an optimizer belongs to; neither is imported for the question."""
+    """Which Keras an optimizer belongs to; imports neither."""
     for family in ("keras", "tf_keras"):
         module = sys.modules.get(family)
         kinds = [
@@ -59,7 +59,7 @@ def _family(optimizer: Any) -> str:
 
 
 class _Grace:
-    """What both kinds share."""
+    """Shared by both kinds."""
 
     def stats(self) -> Stats:
         """Bytes, collectives and seconds so far, of this rank."""
@@ -79,7 +79,7 @@ def _keras3(base: type) -> Any:
                 self._trainable_variables if trainable_variables is None else trainable_variables
             )
             if not self.built:
-                # Variables cannot be made inside a condition.
+                # Variables cannot be created inside a condition.
                 with tf.init_scope():
                     self.build(variables)
             exchange = getattr(self, _MARK)
@@ -108,7 +108,7 @@ def _keras2(base: type) -> Any:
 
 
 def _when(complete: Any, act: Callable[[], Any]) -> Any:
-    """Do it now; or, where it depends on how many passes have come, in the graph."""
+    """Call `act` if the step is complete; in a graph the condition is evaluated at run time."""
     if complete is True:
         return act()
     if tf.executing_eagerly():
@@ -128,7 +128,7 @@ def _named_as(cls: Any, base: type) -> Any:
 
 
 def _copy_state(before: Any, after: Any) -> None:
-    """Take over what an optimizer has learnt already, such as one from a checkpoint."""
+    """Copy the state of an optimizer, for example one from a checkpoint."""
     known = getattr(before, "_trainable_variables", None)
     if not getattr(before, "built", False) or not known:
         return
@@ -143,7 +143,7 @@ _guarded: dict[str, tuple[type, Any]] = {}
 
 
 def guard_compile(family: str) -> None:
-    """Let `compile` of this Keras look out for XLA, which cannot hold the exchange; `unguard` takes it back."""
+    """Patch this Keras's `compile` to disable XLA, which cannot compile the exchange; `unguard` removes the patch."""
     if family in _guarded:
         return
     owner = (
@@ -164,7 +164,7 @@ def guard_compile(family: str) -> None:
 
 
 def unguard() -> None:
-    """Leave Keras as it was."""
+    """Restore Keras's own `compile`."""
     for owner, original in _guarded.values():
         owner.compile = original  # type: ignore[attr-defined]
     _guarded.clear()

@@ -1,4 +1,4 @@
-"""Horovod's options for TensorFlow: those that go together with compression, and words for those that do not."""
+"""Horovod's options for TensorFlow: supported ones, and error messages for the others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEFAULTS: dict[str, Any] = {
 }
 
 _OF_TAPES = ("scale_local_gradients",)
-"""Options that concern a tape alone, not the exchange."""
+"""Options of the tape itself, not of the exchange."""
 
 _REASONS = {
     "use_locking": "it belongs to optimizers of TensorFlow 1",
@@ -42,7 +42,7 @@ _REASONS = {
 
 
 def handle_for(grace: Any, given: dict[str, Any]) -> TensorHandle:
-    """What exchanges gradients under these options of Horovod's; `given` lacks those that were left out."""
+    """The handle for these Horovod options; `given` holds only those passed by the user."""
     if isinstance(grace, TensorHandle):
         return grace
     method = as_method(grace)
@@ -86,14 +86,14 @@ def handle_for(grace: Any, given: dict[str, Any]) -> TensorHandle:
 
 @runtime_checkable
 class Shared(Protocol):
-    """An object that carries a method and keeps handles for it, so that the tapes of a loop share one."""
+    """An object that carries a method and its handles, so that the tapes of a loop share one handle."""
 
     method: Any
     handles: dict[Any, Any]
 
 
 def tape_handle(grace: Any, given: dict[str, Any]) -> TensorHandle:
-    """The handle of a tape. A loop makes a tape every step, so that state must outlive it."""
+    """The handle of a tape. A loop creates a tape every step, so state must outlive the tape."""
     if isinstance(grace, TensorHandle):
         extra = sorted(key for key, value in given.items() if value != DEFAULTS[key] and key not in _OF_TAPES)
         if extra:

@@ -12,7 +12,7 @@ from .options import tape_handle
 
 
 class GraceTape(tf.GradientTape):  # type: ignore[misc]
-    """A tape whose gradients are those of all ranks."""
+    """A tape whose gradients are averaged over ranks."""
 
     _grace: TensorHandle
     _local: set[int]
@@ -54,12 +54,12 @@ class GraceTape(tf.GradientTape):  # type: ignore[misc]
 
 
 def _flat(gradients: Any, sources: Any) -> list[Any]:
-    # Gradients may be IndexedSlices, which tf.nest would not open, and None, which it keeps.
+    # Gradients may be IndexedSlices, which tf.nest must not expand, and None, which it keeps.
     return list(tf.nest.flatten(gradients, expand_composites=False))
 
 
 def _identity(source: Any) -> int:
-    """What tells a source from others: of a Keras 3 variable, the one inside it."""
+    """The identity of a source; for a Keras 3 variable, that of the TensorFlow variable inside it."""
     return id(getattr(source, "_value", source) if hasattr(source, "path") else source)
 
 
@@ -68,7 +68,7 @@ def distributed_tape(gradtape: Any, grace: Any, **options: Any) -> GraceTape:
     if not isinstance(gradtape, tf.GradientTape):
         raise ConfigError(f"a tf.GradientTape is needed, not {type(gradtape).__name__}.")
     tape = GraceTape.__new__(GraceTape)
-    # Shares what the given tape has recorded, and is told whether it may be used again.
+    # Shares the recording and the persistence of the given tape.
     tape.__dict__.update(vars(gradtape))
     tape._local = set()
     tape._scale_local = options.get("scale_local_gradients", True)

@@ -1,4 +1,4 @@
-"""TensorFlow's tensors seen by PyTorch and back: the same memory, by DLPack."""
+"""Conversion between TensorFlow and PyTorch tensors that share memory, through DLPack."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import tensorflow as tf
 import torch
 
 ALIGN = 64
-"""TensorFlow's kernels expect memory that begins at a multiple of this many bytes, and do not check."""
+"""TensorFlow's kernels expect this memory alignment in bytes, and do not check it."""
 
 
 def to_torch(tensor: Any) -> torch.Tensor:
-    """A view of an eager tensor. TensorFlow's tensors do not change, so it must not be written to."""
+    """A view of an eager tensor. TensorFlow's tensors are immutable, so the view must not be written to."""
     return torch.utils.dlpack.from_dlpack(tf.experimental.dlpack.to_dlpack(tensor))  # type: ignore[attr-defined]
 
 
 def to_tensorflow(tensor: torch.Tensor) -> Any:
-    """An eager tensor of the same memory, which belongs to TensorFlow from now on; copied if it is not aligned."""
+    """An eager tensor that takes over the same memory; copied if the memory is not aligned."""
     if tensor.data_ptr() % ALIGN:
         tensor = tensor.clone()
     return tf.experimental.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(tensor))  # type: ignore[attr-defined]
@@ -27,9 +27,9 @@ def to_tensorflow(tensor: torch.Tensor) -> Any:
 
 @contextmanager
 def subnormals() -> Iterator[None]:
-    """Compute with subnormal numbers, which TensorFlow's own threads take for zero: results would differ by a bit.
+    """Enable subnormal numbers, which TensorFlow's own threads flush to zero, so that results stay bit-identical.
 
-    Threads that start meanwhile, such as those of the kernels, are born with this setting.
+    Threads started within this context, such as those of the kernels, inherit the setting.
     """
     flushing = (torch.tensor(1e-40) * 1.0).item() == 0.0
     if flushing:

@@ -1,6 +1,6 @@
 """The compiled CPU kernels: thin wrappers that check arguments and pass addresses to `grace_dl._native`.
 
-What is not compiled, or not for a given dtype or device, is served by the reference kernels.
+Functions, dtypes and devices without a compiled kernel fall back to the reference.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def adaq_encode(
 def adaq_add(
     out: Tensor, means: Tensor, counts: Tensor, index: Tensor, signs: Tensor, slots: int, alpha: float = 1.0
 ) -> None:
-    """`out += alpha * decoded`, once counts, means, signs and indices are found to agree."""
+    """`out += alpha * decoded`, after checking that counts, means, signs and indices are consistent."""
     wide, n = native_dtype(out), out.numel()
     if wide is None or not 0 < slots <= n:
         return reference.adaq_add(out, means, counts, index, signs, slots, alpha)

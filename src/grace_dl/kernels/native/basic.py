@@ -1,4 +1,4 @@
-"""Compiled: forming the compensated gradient, and the check for NaN and infinity."""
+"""Compiled: the compensated gradient, and the check for NaN and infinity."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def axpby_(x: Tensor, g: Tensor, beta: float, gamma: float) -> Tensor:
 
 
 def clear_(out: Tensor) -> None:
-    """Zero all of `out`; a large one without reading it into the cache first."""
+    """Zero all of `out`; large tensors without reading them into the cache first."""
     if native_dtype(out) is None or not out.is_contiguous():
         return reference.clear_(out)
     _native.clear(out.data_ptr(), out.nbytes, threads())
 
 
 def square_sum(x: Tensor) -> float:
-    """The sum of squares in float64, the same bits on every backend."""
+    """The sum of squares in float64, bit-identical on every backend."""
     wide = native_dtype(x)
     if wide is None:
         return reference.square_sum(x)

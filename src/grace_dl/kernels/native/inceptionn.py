@@ -34,14 +34,14 @@ def inceptionn_encode(source: Source, bound: float) -> list[Tensor]:
         for count, kind in zip(starts[-1].tolist(), (torch.uint8, torch.int16, x.dtype))
     )
     classes = (small.data_ptr(), medium.data_ptr(), raw.data_ptr())
-    # Under error feedback the first step left the sum in x.
+    # With error feedback the first step stored the sum in x.
     at = (at[0], 0, *at[2:]) if ef else at
     _native.inceptionn_emit(wide, *at, bound, where, *classes, threads())
     return [tags, small, medium, raw]
 
 
 def inceptionn_add(out: Tensor, payload: list[Tensor], bound: float, alpha: float = 1.0) -> None:
-    """`out += alpha * decoded`, once the classes are found to hold as many elements as the tags say."""
+    """`out += alpha * decoded`, after checking that the class sizes match the tags."""
     wide = native_dtype(out)
     if wide is None:
         return reference.inceptionn_add(out, payload, bound, alpha)

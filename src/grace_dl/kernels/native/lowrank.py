@@ -1,4 +1,4 @@
-"""Low-rank kernels for ranks up to `max_rank`; above it the products are bound by arithmetic, and torch's serve."""
+"""Low-rank kernels for ranks up to `max_rank`; above it the products are compute-bound, and torch's are used."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def settle_factors(
     wide = _wide(e, rank)
     if wide is None:
         return reference.settle_factors(e, g, p, q, out, p_mean, q_mean)
-    # Where the two products share a factor the kernel computes with it once; it knows by the address.
+    # If the two products share a factor, which the kernel detects by its address, it is used once.
     local = (p.contiguous(), q.contiguous())
     mean = (
         local[0] if p_mean is p else p_mean.contiguous(),

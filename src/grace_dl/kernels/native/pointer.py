@@ -1,4 +1,4 @@
-"""Checked addresses: what stands between a tensor and a raw pointer.
+"""Checked conversion of tensors to raw pointers.
 
 Reading attributes of a tensor costs a tenth of a microsecond; converting it in the binding costs several.
 """
@@ -23,7 +23,7 @@ threads = torch.get_num_threads
 
 
 def native_dtype(x: Tensor) -> bool | None:
-    """False for float32, True for float64, None where the compiled kernels do not serve `x`."""
+    """False for float32, True for float64, None if the compiled kernels do not support `x`."""
     return _WIDE.get(x.dtype) if x.is_cpu else None
 
 
@@ -39,7 +39,7 @@ def address(x: Tensor, dtype: torch.dtype, numel: int) -> int:
 
 
 def pairs(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> tuple[list[int], list[int], list[int]] | None:
-    """Addresses and lengths of tensors that go together, for calls that take many; None unless all are alike."""
+    """Addresses and lengths of several tensors for one call; None unless all have the same kind."""
     dtype = xs[0].dtype
     if any(t.dtype is not dtype or not t.is_cpu or not t.is_contiguous() for t in (*xs, *ys)):
         return None
@@ -56,7 +56,7 @@ def part_address(part: Tensor, dtype: torch.dtype, numel: int) -> int:
 
 
 def inputs(source: Source, n: int, leave: Leave = "residual") -> tuple[int, int, int, float, float, bool]:
-    """The leading arguments of every compiled encoder that can leave `leave`; address 0 stands for no gradient."""
+    """The leading arguments of every compiled encoder that can store `leave`; address 0 means no gradient."""
     x, grad, beta, gamma, _, _ = source
     other = 0 if grad is None else address(grad, x.dtype, n)
     return address(x, x.dtype, n), other, n, beta, gamma, source.leaves(leave)

@@ -60,7 +60,7 @@ def _two_add(out: Tensor, bits: Tensor, low: float, high: float) -> None:
 
 
 def _deferring(source: Source, n: int) -> tuple[int, int, int, float, float, bool, int]:
-    """The leading arguments of the two encoders with means; address 0 stands for nothing owed."""
+    """The leading arguments of the two encoders with means; address 0 means nothing is deferred."""
     at = inputs(source, n, "deferred")
     owed = address(source.owed, source.x.dtype, 2) if at[-1] and source.owed is not None else 0
     return *at[:-1], False, owed

@@ -51,7 +51,7 @@ def _sized(values: Tensor, index: Tensor, d: int, k: int) -> tuple[int, int, int
 
 
 def topk_encode(source: Source, k: int, values: Tensor, index: Tensor) -> None:
-    """The `k` largest magnitudes; of equal ones the lowest indices."""
+    """The `k` largest magnitudes; ties are broken by the lowest index."""
     x = source.x
     wide = native_dtype(x)
     if wide is None:
@@ -61,7 +61,7 @@ def topk_encode(source: Source, k: int, values: Tensor, index: Tensor) -> None:
 
 
 def threshold_encode(source: Source, threshold: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """All elements with |v| >= threshold, as values of `dtype` and coded indices; maybe none."""
+    """All elements with |v| >= threshold (possibly none), as values of `dtype` and coded indices."""
     x = source.x
     wide = native_dtype(x)
     if wide is None:
@@ -104,10 +104,10 @@ def dgc_step_(
     samplings: Sequence[Sampling],
     payloads: Sequence[Sequence[Tensor]],
 ) -> Iterator[bool]:
-    """Momentum correction, selection and the check for NaN and infinity (False where a gradient holds one) in one pass.
+    """Momentum correction, selection and the check for NaN and infinity (False if a gradient holds one) in one pass.
 
-    One state at every `next`; all of Python's work is done beforehand, because a pass evicts the interpreter from the
-    CPU cache. The tensors must live until then.
+    Processes one state per `next`. All Python work is done in advance, because a pass evicts the interpreter from the
+    CPU cache. The tensors must stay alive until then.
     """
     wides, calls, width = [native_dtype(state.v) for state in states], [], threads()
     if None in wides:
@@ -123,7 +123,7 @@ def dgc_step_(
 
 
 def dgc_commit_(vs: Sequence[Tensor], ms: Sequence[Tensor] | None, sent: Sequence[Sent]) -> None:
-    """Take what was sent out of each `v`, and zero its momentum unless `ms` is None; one decoding of the indices."""
+    """Remove the sent elements from each `v`, and zero their momentum unless `ms` is None; decodes indices once."""
     wides, calls, width = [native_dtype(v) for v in vs], [], threads()
     if None in wides:
         return reference.dgc_commit_(vs, ms, sent)
@@ -136,7 +136,7 @@ def dgc_commit_(vs: Sequence[Tensor], ms: Sequence[Tensor] | None, sent: Sequenc
 
 
 def _announced(d: int, values: Tensor, index: Tensor, count: int) -> tuple[int, int, int, int, int, int]:
-    """A payload for `d` elements as compiled calls take it, once its numbers make sense."""
+    """A checked payload for `d` elements, as arguments of compiled calls."""
     k = values.numel()
     if not 0 <= count <= k <= d or values.dtype not in _KIND:
         raise broken(f"{count} of {k} values of {values.dtype} for {d} elements are announced")
@@ -175,7 +175,7 @@ def sparse_combine_(outs: Sequence[Tensor], sent: Sequence[Sequence[Sent]], alph
 
 
 def sparse_zero_(out: Tensor, index: Tensor, k: int, count: int | None = None) -> None:
-    """Zero the elements that a coded index array names."""
+    """Set the elements at coded indices to zero."""
     wide = native_dtype(out)
     if wide is None:
         return reference.sparse_zero_(out, index, k, count)
@@ -212,7 +212,7 @@ def decode_indices(index: Tensor, d: int, k: int, count: int | None = None) -> T
 
 
 def randomk_encode(source: Source, word: int, scaled: bool, values: Tensor) -> None:
-    """The values at the drawn indices, times their stratum's size where `scaled`."""
+    """The values at the drawn indices, times their stratum's size if `scaled`."""
     x = source.x
     wide = native_dtype(x)
     if wide is None or values.dtype is not x.dtype:
@@ -248,7 +248,7 @@ def dgc_correct_(state: Correction, mu: float, nesterov: bool) -> None:
 
 
 def dgc_dense_(means: Sequence[Tensor], momenta: Sequence[Tensor], mu: float, nesterov: bool) -> list[bool]:
-    """Momentum of parameters that travel dense, after the average; where that is not finite, False and nothing changed."""
+    """Momentum of dense parameters, after the average; if that is not finite, returns False and changes nothing."""
     wide, at = native_dtype(means[0]), pairs(means, momenta)
     if wide is None or at is None:
         return reference.dgc_dense_(means, momenta, mu, nesterov)

@@ -19,7 +19,7 @@ __all__ = ["natural_add", "natural_encode", "u8bit_add", "u8bit_encode"]
 
 
 LOWEST, FINENESS = -21, 6
-"""The search begins at a table over numbers from 2**LOWEST to 1, cut by exponent and so many bits of mantissa."""
+"""The search starts from a table over 2**LOWEST to 1, indexed by the exponent and this many mantissa bits."""
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""The reference kernels: plain torch, any device, the oracle that every other backend equals bit for bit."""
+"""The reference kernels: plain torch on any device. Every other backend is bit-identical to them."""
 
 from __future__ import annotations
 

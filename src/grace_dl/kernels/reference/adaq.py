@@ -1,4 +1,4 @@
-"""AdaQ's two-sided selection (Dryden 2016), each side decoded to its mean; plain torch, the oracle."""
+"""AdaQ's two-sided selection (Dryden 2016), each side decoded to its mean; plain torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def adaq_encode(
 ) -> None:
     """The largest share of the positive and of the negative elements, each as its mean (Dryden 2016, section 3).
 
-    Sums are taken over the whole tensor with zeros for what is not sent, so that they do not wait for the choice of others.
+    Sums run over the whole tensor, with zeros for unsent elements, so that they do not depend on the selection.
     """
     v, ef = formed(source)
     keys = magnitudes(v)
@@ -50,7 +50,7 @@ def adaq_encode(
 def adaq_add(
     out: Tensor, means: Tensor, counts: Tensor, index: Tensor, signs: Tensor, slots: int, alpha: float = 1.0
 ) -> None:
-    """`out += alpha * decoded`, once counts, means, signs and indices are found to agree."""
+    """`out += alpha * decoded`, after checking that counts, means, signs and indices are consistent."""
     positive, negative = checked_sides(means, counts, slots)
     side = unpack_checked(signs, 1, slots)
     if int(side.sum()) != negative or bool(side[positive + negative :].any()):
@@ -61,7 +61,7 @@ def adaq_add(
 
 
 def checked_sides(means: Tensor, counts: Tensor, slots: int) -> tuple[int, int]:
-    """How many positive and how many negative elements were sent, once they are found to have room and a mean."""
+    """The checked numbers of positive and negative elements that were sent."""
     positive, negative = (int(n) for n in counts.tolist())
     if min(positive, negative) < 0 or positive + negative > slots:
         raise broken(f"{positive} and {negative} elements are announced where {slots} have room")

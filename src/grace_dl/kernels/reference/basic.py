@@ -1,4 +1,4 @@
-"""What every method needs: forming the compensated gradient, and the check for NaN and infinity."""
+"""Used by every method: the compensated gradient, and the check for NaN and infinity."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def clear_(out: Tensor) -> None:
 
 
 def square_sum(x: Tensor) -> float:
-    """The sum of squares in float64, the same bits on every backend."""
+    """The sum of squares in float64, bit-identical on every backend."""
     return tree_sum(x.double() * x.double())
 
 
 def compensated(source: Source) -> Tensor:
-    """What an encoder encodes, flat: x, or beta * x + gamma * grad with every operation rounded.
+    """The flat input of an encoder: x, or beta * x + gamma * grad with every operation rounded.
 
-    Written as a product and a sum: `torch.add(…, alpha=…)` may fuse the two and round once.
+    A separate product and sum: `torch.add(…, alpha=…)` may fuse them and round once.
     """
     x, grad, beta, gamma, *_ = source
     x = x.view(-1)
@@ -60,7 +60,7 @@ def compensated(source: Source) -> Tensor:
 
 
 def formed(source: Source) -> tuple[Tensor, bool]:
-    """What an encoder encodes, and whether the residual is left in x: it is then formed in x itself."""
+    """The input of an encoder, and whether the residual is stored in x; the input is then computed in x itself."""
     residual = source.leaves("residual")
     v = compensated(source)
     if residual and source.grad is not None:
@@ -69,5 +69,5 @@ def formed(source: Source) -> tuple[Tensor, bool]:
 
 
 def safe(scale: Tensor) -> Tensor:
-    """A divisor in place of a scale: 1 where the scale is zero (there everything to divide is zero, too)."""
+    """The scale as a divisor: 1 where the scale is zero (all values are then zero, too)."""
     return torch.where(scale > 0, scale, 1.0)

@@ -17,12 +17,12 @@ from .reduce import halve
 
 __all__ = ["block_add", "block_encode"]
 
-# Squares of float64 numbers between these neither overflow nor vanish.
+# Squares of float64 numbers in this range neither overflow nor underflow.
 BIG, SMALL = 2.0**500, 2.0**-500
 
 
 def squares_factor(top: Tensor) -> Tensor:
-    """A power of two that brings numbers up to `top` where their squares are safe; 1 where they already are."""
+    """A power of two that scales numbers up to `top` into the range of safe squares; 1 if they already are."""
     if top.dtype != torch.float64:
         return torch.ones_like(top, dtype=torch.float64)
     exponent = torch.frexp(top)[1].clamp(-1000, 1000)
@@ -45,17 +45,17 @@ def _norms(rows: Tensor, top: Tensor) -> Tensor:
 
 
 TINY = {torch.float32: (2.0**-60, 2.0**64), torch.float64: (2.0**-500, 2.0**512)}
-"""Scales below the first number are multiplied by the second for as long as one computes with them."""
+"""Scales below the first number are multiplied by the second during the computation."""
 
 
 def _lifts(scales: Tensor) -> Tensor:
-    """The power of two by which a block is lifted: 1 unless its numbers are so small that inverses overflow."""
+    """The power of two that scales a block up: 1 unless its numbers are so small that inverses overflow."""
     below, factor = TINY[scales.dtype]
     return torch.where(scales < below, factor, torch.ones_like(scales))
 
 
 def _steps(scales: Tensor, levels: int, lifts: Tensor) -> Tensor:
-    """The distance of two levels in each lifted block; `levels` of it are finite."""
+    """The distance between two levels in each scaled block; `levels` times it is finite."""
     step = (scales * lifts) / levels
     return torch.where(torch.isinf(step * levels), torch.nextafter(step, torch.zeros_like(step)), step)
 

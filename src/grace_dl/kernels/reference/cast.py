@@ -26,9 +26,9 @@ def fp8_limit(dtype: torch.dtype) -> float:
 
 
 def cast_encode(source: Source, workers: int, limit: float, out: Tensor) -> None:
-    """out = v / workers, rounded to nearest even; what is finite stays so (at most `limit`), NaN and Inf stay.
+    """out = v / workers, rounded to nearest even; finite values saturate at `limit`, NaN and Inf are preserved.
 
-    The residual is taken against `workers` times what was sent. float64 is rounded to float32 first.
+    The residual is relative to `workers` times the sent value. float64 is rounded to float32 first.
     """
     x = source.x
     working(x)

@@ -1,8 +1,8 @@
-"""EDEN: random rotation, then a few bits a coordinate (Vargaftik 2022); plain torch, the oracle.
+"""EDEN: random rotation, then a few bits per coordinate (Vargaftik 2022); plain torch.
 
 A block of n = 2^m coordinates is rotated by H D2 H D1, with H the Hadamard matrix and D random signs. Two rounds
 instead of the usual one, because after one a block with a single large element has coordinates of one magnitude,
-whose quantisation says nothing of the small elements: the estimate would be biased there.
+whose quantisation carries no information about the small elements, so the estimate would be biased.
 """
 
 from __future__ import annotations

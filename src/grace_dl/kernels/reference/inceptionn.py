@@ -1,4 +1,4 @@
-"""INCEPTIONN's exponent classes (Li 2018, section 4): drop, 8, 16 bits or the float itself; plain torch, the oracle."""
+"""INCEPTIONN's exponent classes (Li 2018, section 4): drop, 8, 16 bits or the float itself; plain torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def inceptionn_encode(source: Source, bound: float) -> list[Tensor]:
 
 
 def inceptionn_add(out: Tensor, payload: list[Tensor], bound: float, alpha: float = 1.0) -> None:
-    """`out += alpha * decoded`, once the classes are found to hold as many elements as the tags say."""
+    """`out += alpha * decoded`, after checking that the class sizes match the tags."""
     out.view(-1).add_(_decoded(out.numel(), payload, bound, out.dtype) * alpha)
 
 

@@ -1,6 +1,6 @@
 """Low-rank kernels: products of a matrix M = e + g, which is never formed, with few vectors.
 
-Factors are p (n, r) and q (r, m), Q transposed. Backends agree to rounding: matrix products have no fixed order here.
+Factors are p (n, r) and q (r, m), Q transposed. Backends agree up to rounding: products have no fixed order.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def expand_factors(p: Tensor, q: Tensor, out: Tensor) -> None:
 def orthonormal_rows(batch: Tensor) -> Tensor:
     """Orthonormal rows with the span of the rows of each matrix (rank, n), rank <= n; may overwrite `batch`.
 
-    Householder QR: rows that are zero or depend on others give arbitrary orthonormal ones, never NaN. On one thread,
-    since the bits of large ones change with the number, and ranks with different ones would drift apart.
+    Householder QR: zero or dependent rows give arbitrary orthonormal ones, never NaN. Uses one thread, because results
+    for large matrices depend on the number of threads, and ranks with different numbers would diverge.
     """
     threads = torch.get_num_threads()
     if batch.is_cpu and threads > 1:
@@ -59,7 +59,7 @@ def orthonormal_rows(batch: Tensor) -> Tensor:
 
 
 def unit_rows_(rows: Tensor) -> bool:
-    """Divide each row by its largest magnitude; False if a row is zero, which stays so."""
+    """Divide each row by its largest magnitude; returns False if a row is zero, which stays zero."""
     largest = rows.abs().amax(dim=1, keepdim=True)
     zero = largest == 0
     rows.div_(largest.masked_fill_(zero, 1))

@@ -2,7 +2,7 @@
 
 A 32-bit integer hash with full avalanche (the `lowbias32` constants of Wellons, "Prospecting for hash functions") of an
 arithmetic progression whose start and odd stride are the two halves of the word: words differ in both, so their sequences
-do not run beside each other. No state, so that any backend computes any element alone.
+are not shifted copies of each other. There is no state, so any backend can compute any element independently.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _mix(h: Tensor) -> Tensor:
 
 
 def _mul(h: Tensor, factor: int) -> Tensor:
-    # A product of two 32-bit numbers may pass 2^63; its low 32 bits come from two halves that do not.
+    # A product of two 32-bit numbers may exceed 2^63, so its low 32 bits are computed from two halves.
     low = (h & 0xFFFF) * factor
     high = (((h >> 16) * (factor & 0xFFFF)) & 0xFFFF) << 16
     return (low + high) & _MASK

@@ -1,4 +1,4 @@
-"""Sums by fixed blocks and a fixed tree, so that no thread count or instruction set changes a bit."""
+"""Sums over fixed blocks and a fixed tree, bit-identical for every thread count and instruction set."""
 
 from __future__ import annotations
 

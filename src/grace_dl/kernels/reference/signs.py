@@ -1,4 +1,4 @@
-"""One bit an element: plain signs and their majority vote, signs with a scale, and 1-bit SGD.
+"""One bit per element: plain signs and their majority vote, signs with a scale, and 1-bit SGD.
 
 A set bit means negative; bits fill bytes from the lowest.
 """
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def sign_encode(source: Source, word: int, bits: Tensor, flag: Tensor) -> None:
-    """The sign of v; an element that is zero takes a random one. flag = 0 says that all are zero."""
+    """The sign of v, random for zero elements. flag = 0 means that all elements are zero."""
     x = source.x
     working(x)
     n = x.numel()
@@ -51,7 +51,7 @@ def _negative(bits: Tensor, n: int) -> Tensor:
 
 
 def sign_add(out: Tensor, bits: Tensor, flag: Tensor) -> None:
-    """out += 1 or -1; nothing where the flag says zero."""
+    """out += 1 or -1; unchanged if the flag is zero."""
     working(out)
     n = out.numel()
     payload_part(bits, torch.uint8, packed_bytes(n, 1))
@@ -60,7 +60,7 @@ def sign_add(out: Tensor, bits: Tensor, flag: Tensor) -> None:
 
 
 def sign_vote(out: Tensor, ballots: Sequence[Tensor], word: int) -> None:
-    """out = the sign most ballots have; a tie takes a random sign, the same for everyone who shares `word`."""
+    """out = the majority sign of the ballots; ties take a random sign that depends only on `word`."""
     working(out)
     n = out.numel()
     votes = torch.zeros(n, dtype=torch.int64, device=out.device)
@@ -75,8 +75,8 @@ def sign_vote(out: Tensor, ballots: Sequence[Tensor], word: int) -> None:
 def _mean(values: Tensor, count: int) -> Tensor:
     """Mean by the fixed tree, in the dtype of `values`.
 
-    Values are made smaller by a power of two: eight of them then never overflow their own precision. A sum beyond
-    float64 is taken again of much smaller ones.
+    Values are scaled down by a power of two, so that sums of eight do not overflow their own precision. A sum that
+    overflows float64 is repeated with a smaller scale.
     """
     for factor in (2.0**-3, 2.0**-67):
         total = tree_sum(values * factor)
@@ -86,13 +86,13 @@ def _mean(values: Tensor, count: int) -> Tensor:
 
 
 def settled(x: Tensor, owed: Tensor) -> Tensor:
-    """x less what is owed of it: owed[0] where it is negative, owed[1] elsewhere."""
+    """x minus its deferred part: owed[0] where x is negative, owed[1] elsewhere."""
     payload_part(owed, x.dtype, 2)
     return x - torch.where(x < 0, owed[0], owed[1])
 
 
 def _without_owed(source: Source) -> tuple[Tensor, Tensor | None]:
-    """What is encoded, and where to write what is sent of it, if x is to become the deferred residual."""
+    """The input, and where to write the sent values if x becomes the deferred residual."""
     if not source.leaves("deferred"):
         return compensated(source), None
     assert source.owed is not None
@@ -144,7 +144,7 @@ def onebit_encode(source: Source, bits: Tensor, means: Tensor) -> None:
 
 
 def onebit_add(out: Tensor, bits: Tensor, means: Tensor) -> None:
-    """out += the mean that each bit stands for."""
+    """out += the mean selected by each bit."""
     working(out)
     n = out.numel()
     payload_part(bits, torch.uint8, packed_bytes(n, 1))

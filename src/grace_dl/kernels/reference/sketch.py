@@ -1,4 +1,4 @@
-"""SketchML's quantile buckets (Jiang 2018), each decoded to its mean; plain torch, the oracle."""
+"""SketchML's quantile buckets (Jiang 2018), each decoded to its mean; plain torch."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .reduce import halve
 __all__ = ["sketch_add", "sketch_encode"]
 
 SAMPLE = 4096
-"""Elements looked at to place the boundaries."""
+"""Elements sampled to choose the boundaries."""
 
 BLOCK = 8192
-"""Elements whose sums are taken in integers, before blocks are added up in floating point."""
+"""Elements per block; sums within a block are in integers, sums over blocks in floating point."""
 
 PRECISION = 35
-"""Bits of a number that enter the mean of its bucket, counted from the largest number that the bucket may hold."""
+"""Bits of a number that contribute to its bucket's mean, relative to the largest number in the bucket."""
 
 EXPONENTS = (-988, 1024)
-"""Powers of two that mark how large a bucket's numbers are; 2^(35 - e) is finite for them."""
+"""The range of exponents e of a bucket's numbers; 2^(35 - e) is finite for them."""
 
 
 def sketch_encode(source: Source, bits: int, codes: Tensor, means: Tensor) -> None:
@@ -44,7 +44,7 @@ def sketch_encode(source: Source, bits: int, codes: Tensor, means: Tensor) -> No
 
 
 def _means(v: Tensor, code: Tensor, boundaries: Tensor) -> Tensor:
-    """The mean of each bucket. Within a block sums are of integers, which add up alike in any order and on any device."""
+    """The mean of each bucket. Sums within a block are in integers, so their order and the device do not matter."""
     d, quantiles = v.numel(), boundaries.numel() + 1
     if not bool(v.isfinite().all()):
         return torch.full((quantiles,), float("nan"), dtype=torch.float64, device=v.device)
@@ -53,7 +53,7 @@ def _means(v: Tensor, code: Tensor, boundaries: Tensor) -> Tensor:
     place = torch.arange(d, device=v.device) // BLOCK * quantiles + code
     fixed = torch.round(v.double() * _power(PRECISION - exponents).view(-1)[place]).to(torch.int64)
     sums = torch.zeros(exponents.numel(), dtype=torch.int64, device=v.device).scatter_add_(0, place, fixed)
-    # So many powers of two lower, the sum over all blocks stays in range.
+    # Scaled down by this power of two, the sum over all blocks stays in range.
     spare = d.bit_length()
     y = (sums.view_as(exponents).double() * _power(exponents - PRECISION - spare)).t()
     while True:
@@ -66,9 +66,9 @@ def _means(v: Tensor, code: Tensor, boundaries: Tensor) -> Tensor:
 
 
 def _exponents(rows: Tensor, boundaries: Tensor) -> Tensor:
-    """For each block and bucket an e so that the bucket's elements there are at most 2^e in magnitude.
+    """For each block and bucket an e such that the bucket's elements there are at most 2^e in magnitude.
 
-    Between two boundaries these tell; the outermost buckets reach as far as the block does on their side of zero.
+    Inner buckets are limited by their boundaries; the outermost ones by the extremes of the block.
     """
     top, bottom = rows.amax(1).clamp(min=0), rows.amin(1).clamp(max=0).neg()
     both = torch.maximum(top, bottom)

@@ -1,7 +1,7 @@
-"""Selecting elements and adding them back: top-k, threshold, random-k, DGC; plain torch, the oracle.
+"""Selecting elements and adding them back: top-k, threshold, random-k, DGC; plain torch.
 
-Magnitudes are compared as the integers their bits are: the order is the same as of the floats, ties are exact,
-and a NaN sorts above all else instead of disappearing.
+Magnitudes are compared as integers with the same bits: the order is the same as for floats, ties are exact, and NaN
+sorts above all other values.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ __all__ = [
 
 
 def magnitudes(v: Tensor) -> Tensor:
-    """The bits of |v| as integers, which sort as |v| does."""
+    """The bits of |v| as integers, which sort like |v|."""
     if v.dtype == torch.float64:
         return v.view(torch.int64) & 0x7FFFFFFFFFFFFFFF
     return v.view(torch.int32) & 0x7FFFFFFF
 
 
 def largest(keys: Tensor, k: int) -> Tensor:
-    """Sorted positions of the `k` largest keys; of equal ones, the lowest positions."""
+    """Sorted positions of the `k` largest keys; ties are broken by the lowest position."""
     if k >= keys.numel():
         return torch.arange(keys.numel(), device=keys.device)
     if k == 0:
@@ -57,7 +57,7 @@ def largest(keys: Tensor, k: int) -> Tensor:
 
 
 def narrow_values(v: Tensor, out: Tensor) -> None:
-    """Cast to `out`'s dtype; what is finite stays finite, so a large value saturates."""
+    """Cast to `out`'s dtype; finite values out of range saturate."""
     out.copy_(v)
     if out.dtype != v.dtype:
         top = torch.finfo(out.dtype).max
@@ -66,7 +66,7 @@ def narrow_values(v: Tensor, out: Tensor) -> None:
 
 
 def _emit(v: Tensor, chosen: Tensor, ef: bool, k: int, values: Tensor, index: Tensor) -> None:
-    """Write values and coded indices of the chosen elements, padded to `k`; under `ef` take them out of v."""
+    """Write values and coded indices of the chosen elements, padded to `k`; with `ef`, subtract them from v."""
     count = chosen.numel()
     sent = v[chosen]
     narrow_values(sent, values[:count])
@@ -77,13 +77,13 @@ def _emit(v: Tensor, chosen: Tensor, ef: bool, k: int, values: Tensor, index: Te
 
 
 def topk_encode(source: Source, k: int, values: Tensor, index: Tensor) -> None:
-    """The `k` largest magnitudes; of equal ones the lowest indices."""
+    """The `k` largest magnitudes; ties are broken by the lowest index."""
     v, ef = formed(source)
     _emit(v, largest(magnitudes(v), k), ef, k, values, index)
 
 
 def threshold_encode(source: Source, threshold: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """All elements with |v| >= threshold, as values of `dtype` and coded indices; maybe none."""
+    """All elements with |v| >= threshold (possibly none), as values of `dtype` and coded indices."""
     v, ef = formed(source)
     least = magnitudes(torch.tensor(threshold, dtype=v.dtype, device=v.device))
     chosen = (magnitudes(v) >= least).nonzero().view(-1)
@@ -124,7 +124,7 @@ def combine_with(
 
 
 def sparse_zero_(out: Tensor, index: Tensor, k: int, count: int | None = None) -> None:
-    """Zero the elements that a coded index array names."""
+    """Set the elements at coded indices to zero."""
     out.view(-1)[decode_indices(index, out.numel(), k, count)] = 0
 
 
@@ -132,14 +132,14 @@ def sparse_zero_(out: Tensor, index: Tensor, k: int, count: int | None = None) -
 
 
 def randomk_indices(d: int, k: int, word: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-    """One index in each of `k` strata that cut 0..d evenly, and the sizes of the strata."""
+    """One index in each of `k` strata that split 0..d evenly, and the sizes of the strata."""
     edges = torch.arange(k + 1, device=device) * d // k
     sizes = edges[1:] - edges[:-1]
     return edges[:-1] + (draws(word, torch.arange(k, device=device)) * sizes >> 32), sizes
 
 
 def randomk_encode(source: Source, word: int, scaled: bool, values: Tensor) -> None:
-    """The values at the drawn indices, times their stratum's size where `scaled`."""
+    """The values at the drawn indices, times their stratum's size if `scaled`."""
     v, ef = formed(source)
     chosen, sizes = randomk_indices(v.numel(), values.numel(), word, v.device)
     sent = v[chosen]
@@ -196,7 +196,7 @@ def dgc_correct_(state: Correction, mu: float, nesterov: bool) -> None:
 
 
 def dgc_undo_(state: Correction, mu: float, nesterov: bool) -> None:
-    """Take `dgc_correct_` back, to rounding. With mu = 0 the old momentum has no influence and becomes 0."""
+    """Undo `dgc_correct_`, up to rounding. With mu = 0 the old momentum has no influence and becomes 0."""
     m, v, g = _flat(state)
     v.sub_(m)
     if nesterov:
@@ -220,9 +220,9 @@ def dgc_step_(
     samplings: Sequence[Sampling],
     payloads: Sequence[Sequence[Tensor]],
 ) -> Iterator[bool]:
-    """`dgc_correct_`, and `dgc_encode` of the new `v`, which stays whole until `dgc_commit_`; one state at every `next`.
+    """`dgc_correct_`, and `dgc_encode` of the new `v`, complete until `dgc_commit_`; one state per `next`.
 
-    False if a gradient is not finite: `m` and `v` are then what they were, to rounding, and the payload is of no use.
+    Yields False if a gradient is not finite: `m` and `v` are then restored, up to rounding.
     """
     return map(partial(_dgc_step_, mu, nesterov), states, samplings, payloads)
 
@@ -243,7 +243,7 @@ def _dgc_step_(
 
 
 def dgc_commit_(vs: Sequence[Tensor], ms: Sequence[Tensor] | None, sent: Sequence[Sent]) -> None:
-    """Take what was sent out of each `v`, and zero its momentum (masking, Lin 2018, section 3.2) unless `ms` is None."""
+    """Remove sent elements from each `v`, and zero their momentum (Lin 2018, section 3.2) unless `ms` is None."""
     for place, (v, (values, index, count)) in enumerate(zip(vs, sent)):
         sparse_add(v, values, index, -1.0, count)
         if ms is not None:
@@ -251,7 +251,7 @@ def dgc_commit_(vs: Sequence[Tensor], ms: Sequence[Tensor] | None, sent: Sequenc
 
 
 def dgc_dense_(means: Sequence[Tensor], momenta: Sequence[Tensor], mu: float, nesterov: bool) -> list[bool]:
-    """Momentum of parameters that travel dense, after the average; where that is not finite, False and nothing changed."""
+    """Momentum of dense parameters, after the average; if that is not finite, returns False and changes nothing."""
     finite = [all_finite(mean) for mean in means]
     for mean, m, good in zip(means, momenta, finite):
         if not good:

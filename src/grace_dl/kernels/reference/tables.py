@@ -1,4 +1,4 @@
-"""One byte an element: Dettmers' dynamic tree, and natural compression."""
+"""One byte per element: Dettmers' dynamic tree, and natural compression."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["natural_add", "natural_encode", "u8bit_add", "u8bit_encode"]
 
 @functools.cache
 def tree(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The magnitudes, and the middles between neighbours."""
+    """The magnitudes, and the midpoints between neighbours."""
     exact = torch.tensor(tree_magnitudes(), dtype=torch.float64)
     middle = (exact[1:] + exact[:-1]) / 2
     return exact.to(dtype).to(device), middle.to(dtype).to(device)
@@ -68,9 +68,9 @@ def _scaled_up(rows: Tensor, exponents: Tensor) -> Tensor:
 def natural_encode(source: Source, word: int, codes: Tensor, bases: Tensor) -> None:
     """Round abs(v) to one of the two powers of two around it, without bias (Horvath et al. 2019, definition 2.1).
 
-    Code c of 1…127 stands for 2**(base - 127 + c), 0 for zero; what lies below the smallest power is rounded to it
-    or to zero. A block is first scaled so that its base becomes 127; then the random bits, added to the mantissa of a
-    float32, carry into its exponent with just the right probability, and no subnormal needs care.
+    Code c of 1…127 means 2**(base - 127 + c), 0 means zero; values below the smallest power are rounded to it or to
+    zero. A block is first scaled so that its base becomes 127; random bits added to the mantissa of a float32 then
+    carry into its exponent with exactly the right probability, and subnormal numbers need no special case.
     """
     x = source.x
     working(x)

@@ -1,4 +1,4 @@
-"""TernGrad: three values an element, five of them in a byte."""
+"""TernGrad: three values per element, five elements per byte."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def ternary_encode(source: Source, clip: float, word: int, codes: Tensor, scale:
     """Keep the sign with probability abs(c) / s, where c is v clipped at `clip` sigma and s its absmax.
 
     Wen et al. 2017, eq. 1, 2 and 9. sigma is taken about zero, not about the mean: for gradients the two agree, and
-    a tensor of equal elements is not clipped to nothing.
+    a tensor of equal elements is not clipped to zero.
     """
     x = source.x
     working(x)
@@ -57,7 +57,7 @@ def ternary_encode(source: Source, clip: float, word: int, codes: Tensor, scale:
     y = v.double() * factor
     sigma = math.sqrt(tree_sum(y * y) / n) / factor
     s = torch.minimum((clip * sigma).to(x.dtype), top)
-    # A uniform number below 1 times s is below s, so that what reaches s is always kept.
+    # A uniform number below 1 times s is below s, so elements that reach s are always kept.
     kept = uniforms(word, n, v) * s < v.abs()
     trit = torch.where(v < 0, -1, 1) * kept
     codes.copy_(trits_pack(trit + 1))

@@ -1,7 +1,7 @@
-"""Kernels in Triton, for CUDA tensors: thin wrappers that check arguments and launch what `programs` holds.
+"""Kernels in Triton, for CUDA tensors: thin wrappers that check arguments and launch `programs`.
 
-What is not written in Triton, or not for a given dtype or size, is served by the reference kernels. On the CPU
-they run in Triton's interpreter only. They have not been timed on a GPU.
+Functions, dtypes and sizes without a Triton kernel fall back to the reference. On the CPU the kernels run only in
+Triton's interpreter. They have not been timed on a GPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Triton: forming the compensated gradient."""
+"""Triton: the compensated gradient."""
 
 from __future__ import annotations
 

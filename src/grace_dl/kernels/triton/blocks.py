@@ -17,7 +17,7 @@ from .programs import blocks as programs
 __all__ = ["block_add", "block_encode"]
 
 WIDEST = 8192
-"""Elements of the longest block that a program holds at once; longer ones go to the reference."""
+"""The longest block that a program can hold; longer ones fall back to the reference."""
 
 
 def _largest(dtype: torch.dtype) -> int:
@@ -26,7 +26,7 @@ def _largest(dtype: torch.dtype) -> int:
 
 
 def _span(bits: int) -> int:
-    """Bytes that a code can touch: it begins at any bit, or only at some."""
+    """Bytes that a code can span, which depends on the bits at which codes start."""
     return max(1, bits // 8) if bits in (1, 2, 4, 8, 16) else (bits + 14) // 8
 
 
@@ -43,7 +43,7 @@ def block_encode(
     beside(x, codes, scales)
     log = (block - 1).bit_length()
     rows = max(1, TILE >> log)
-    # A byte that two programs share cannot be written by either; such codes are packed by a second kernel.
+    # A byte shared by two programs cannot be written by either; a second kernel packs such codes.
     packed = bits in (2, 4, 8, 16) and block * bits % 8 == 0
     into = codes if packed else torch.empty(n, dtype=torch.int32, device=x.device)
     run(
@@ -72,7 +72,7 @@ def block_encode(
 
 
 def block_add(out: Tensor, codes: Tensor, scales: Tensor, block: int, levels: int, bits: int) -> None:
-    """out += q * (scale / levels), once codes and scales are found to be such as an encoder writes."""
+    """out += q * (scale / levels), after checking that codes and scales are valid."""
     if not serves(out) or bits > 16:
         return reference.block_add(out, codes, scales, block, levels, bits)
     n = out.numel()
@@ -83,6 +83,6 @@ def block_add(out: Tensor, codes: Tensor, scales: Tensor, block: int, levels: in
     kind = {"LEVELS": levels, "BITS": bits, "SPAN": _span(bits), "TILE": TILE}
     run(programs.block_check, tiles(n), out, codes, scales, n, scales.numel(), bad, **kind)
     if bad.item():
-        # The reference finds the same fault, before it adds anything, and names it.
+        # The reference finds the same error before it adds anything, and raises it.
         return reference.block_add(out, codes, scales, block, levels, bits)
     run(programs.block_add, tiles(n), out, out, codes, scales, n, BLOCK=block, **kind)

@@ -1,4 +1,4 @@
-"""Launching: which tensors the kernels serve, on which device, and how parameters reach them."""
+"""Launching: supported tensors, device selection and parameter passing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTERPRETED = not isinstance(common.form, triton.JITFunction)
 """Whether kernels run in Triton's interpreter: `TRITON_INTERPRET=1` was set when Triton was imported."""
 
 TILE = 1024
-"""Elements a program handles, where nothing else decides it."""
+"""Default number of elements per program."""
 
 _SERVED = (torch.float32, torch.float64)
 
@@ -35,14 +35,14 @@ def ready(device: str) -> None:
 
 
 def serves(x: Tensor) -> bool:
-    """Whether the kernels take tensors like `x`; others, and empty ones, go to the reference."""
+    """Whether the kernels support tensors like `x`; others, and empty ones, fall back to the reference."""
     if x.dtype not in _SERVED or not x.is_contiguous() or x.numel() == 0:
         return False
     return x.is_cuda or (x.is_cpu and INTERPRETED)
 
 
 def beside(x: Tensor, *others: Tensor | None) -> None:
-    """Raise unless the other tensors lie, contiguous, on the device of `x`: their addresses are used as they are."""
+    """Raise unless the other tensors are contiguous and on the device of `x`: their addresses are not checked later."""
     for other in others:
         if other is not None and (other.device != x.device or not other.is_contiguous()):
             raise UnsupportedError(
@@ -53,7 +53,7 @@ def beside(x: Tensor, *others: Tensor | None) -> None:
 
 
 def inputs(source: Source) -> tuple[Any, ...]:
-    """The leading arguments of every encoder: both tensors (x stands in for no gradient) and the coefficients."""
+    """The leading arguments of every encoder: both tensors (x again if there is no gradient) and the coefficients."""
     x, grad, beta, gamma, *_ = source
     if grad is not None and (grad.dtype is not x.dtype or grad.numel() != x.numel()):
         raise UnsupportedError(
@@ -70,7 +70,7 @@ def scalars(value: float) -> tuple[int, int]:
 
 
 def halves(word: int) -> tuple[int, int]:
-    """64 bits as two int32 halves, low first: a fixed type, whatever the value, so that nothing is recompiled."""
+    """64 bits as two int32 halves, low first: the type does not depend on the value, which avoids recompilation."""
     return struct.unpack("<ii", struct.pack("<Q", word & 0xFFFFFFFFFFFFFFFF))
 
 

@@ -1,4 +1,4 @@
-"""Triton: one bit an element."""
+"""Triton: one bit per element."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = [
 ]
 
 BYTES = 128
-"""Bytes of signs a program packs."""
+"""Bytes of signs per program."""
 
 
 def sign_encode(source: Source, word: int, bits: Tensor, flag: Tensor) -> None:
-    """The sign of v; an element that is zero takes a random one. flag = 0 says that all are zero."""
+    """The sign of v, random for zero elements. flag = 0 means that all elements are zero."""
     x = source.x
     if not serves(x):
         return reference.sign_encode(source, word, bits, flag)
@@ -44,7 +44,7 @@ def sign_encode(source: Source, word: int, bits: Tensor, flag: Tensor) -> None:
 
 
 def sign_add(out: Tensor, bits: Tensor, flag: Tensor) -> None:
-    """out += 1 or -1; nothing where the flag says zero."""
+    """out += 1 or -1; unchanged if the flag is zero."""
     if not serves(out):
         return reference.sign_add(out, bits, flag)
     n = out.numel()
@@ -55,7 +55,7 @@ def sign_add(out: Tensor, bits: Tensor, flag: Tensor) -> None:
 
 
 def sign_vote(out: Tensor, ballots: Sequence[Tensor], word: int) -> None:
-    """out = the sign most ballots have; a tie takes a random sign, the same for everyone who shares `word`."""
+    """out = the majority sign of the ballots; ties take a random sign that depends only on `word`."""
     if not serves(out) or not ballots:
         return reference.sign_vote(out, ballots, word)
     n = out.numel()
@@ -88,13 +88,13 @@ def _means(x: Tensor, arguments: tuple[object, ...], sides: bool, has_g: bool) -
     """The mean of |v|, or the means of the negative and of the other elements, in the dtype of `x`."""
     n = x.numel()
     totals, negative = _totals(x, arguments, sides, has_g, False)
-    # Counts are a tensor on the device: by a number from the host, torch divides by way of the reciprocal there.
+    # Counts are a tensor on the device: for a number from the host, torch multiplies by the reciprocal there.
     counts = torch.full_like(totals, n)
     if sides:
         below = negative.sum()
         counts = torch.stack([below, n - below]).clamp(min=1).to(torch.float64)
     means = totals / counts * 2.0**3
-    # No sum of such float32 numbers overflows, and asking costs a wait for the device.
+    # No sum of such float32 numbers overflows, and a check would synchronize with the device.
     if x.dtype is torch.float64 and not bool(torch.isfinite(totals).all()):
         smaller, _ = _totals(x, arguments, sides, has_g, True)
         means = torch.where(torch.isfinite(totals), means, smaller / counts * 2.0**67)
@@ -132,7 +132,7 @@ def onebit_encode(source: Source, bits: Tensor, means: Tensor) -> None:
 
 
 def _owed(source: Source) -> Tensor | None:
-    """Where to write what is sent, if x is to become the deferred residual."""
+    """Where to write the sent values if x becomes the deferred residual."""
     return source.owed if source.leaves("deferred") else None
 
 
@@ -167,7 +167,7 @@ def scaled_sign_add(out: Tensor, bits: Tensor, scale: Tensor) -> None:
 
 
 def onebit_add(out: Tensor, bits: Tensor, means: Tensor) -> None:
-    """out += the mean that each bit stands for."""
+    """out += the mean selected by each bit."""
     if not serves(out):
         return reference.onebit_add(out, bits, means)
     checked_means(means, out.dtype)

@@ -1,6 +1,6 @@
 """Triton: selecting elements by magnitude, random-k, and adding elements back.
 
-Indices are coded and decoded by the reference, which works on the few elements that were selected.
+The reference codes and decodes indices, since few elements are selected.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _KEYS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 def _before(counts: Tensor) -> Tensor:
-    """Sums of what precedes each entry."""
+    """Exclusive prefix sums."""
     return counts.cumsum(0) - counts
 
 
 def _select(source: Source, ef: bool, least: Tensor, k: int | None) -> tuple[Tensor, Tensor]:
     """Sorted indices and values of the magnitudes above `least`; with `k`, also of the first equal ones, up to k.
 
-    Under `ef`, x holds v afterwards. Without `k` the number found is read back from the device.
+    With `ef`, x holds v afterwards. Without `k` the number of elements is read back from the device.
     """
     x = source.x
     n = x.numel()
@@ -54,7 +54,7 @@ def _select(source: Source, ef: bool, least: Tensor, k: int | None) -> tuple[Ten
     index = torch.empty(size, dtype=torch.int64, device=x.device)
     values = torch.empty(size, dtype=x.dtype, device=x.device)
     if ef:
-        source = Source(x)  # x is v by now
+        source = Source(x)  # x already holds v
     arguments = (n, least, _before(above), _before(ties), allowed, index, values)
     has_g = source.grad is not None
     run(programs.select_write, count, x, *inputs(source), *arguments, HAS_G=has_g, TILE=TILE)
@@ -62,7 +62,7 @@ def _select(source: Source, ef: bool, least: Tensor, k: int | None) -> tuple[Ten
 
 
 def _emit(x: Tensor, ef: bool, chosen: Tensor, sent: Tensor, k: int, values: Tensor, index: Tensor) -> None:
-    """Write values and coded indices; under `ef` take what is sent out of x, which holds v."""
+    """Write values and coded indices; with `ef`, subtract the sent values from x, which holds v."""
     reference.narrow_values(sent, values)
     encode_indices(chosen, x.numel(), k, index)
     if ef:
@@ -77,7 +77,7 @@ def _scatter(out: Tensor, index: Tensor, values: Tensor, alpha: float) -> None:
 
 
 def topk_encode(source: Source, k: int, values: Tensor, index: Tensor) -> None:
-    """The `k` largest magnitudes; of equal ones the lowest indices."""
+    """The `k` largest magnitudes; ties are broken by the lowest index."""
     x, ef = source.x, source.leaves("residual")
     n = x.numel()
     if not serves(x) or not 0 < k <= n:
@@ -89,7 +89,7 @@ def topk_encode(source: Source, k: int, values: Tensor, index: Tensor) -> None:
     formed = {"HAS_G": source.grad is not None, "EF": ef, "TILE": TILE}
     run(programs.form_keys, tiles(n), x, *inputs(source), n, found, **formed)
     if ef:
-        source = Source(x)  # x is v by now
+        source = Source(x)  # x already holds v
     least = torch.topk(found, k, sorted=False).values.min()
     del found
     chosen, sent = _select(source, ef, least, k)
@@ -97,11 +97,11 @@ def topk_encode(source: Source, k: int, values: Tensor, index: Tensor) -> None:
 
 
 def threshold_encode(source: Source, threshold: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """All elements with |v| >= threshold, as values of `dtype` and coded indices; maybe none."""
+    """All elements with |v| >= threshold (possibly none), as values of `dtype` and coded indices."""
     x, ef = source.x, source.leaves("residual")
     if not serves(x):
         return reference.threshold_encode(source, threshold, dtype)
-    # At least the threshold is above the magnitude just below it.
+    # |v| >= threshold means above the next smaller magnitude.
     least = reference.magnitudes(torch.tensor(threshold, dtype=x.dtype)).sub_(1).to(x.device)
     chosen, sent = _select(source, ef, least, None)
     k = chosen.numel()
@@ -126,7 +126,7 @@ def sparse_add(
 
 
 def randomk_encode(source: Source, word: int, scaled: bool, values: Tensor) -> None:
-    """The values at the drawn indices, times their stratum's size where `scaled`."""
+    """The values at the drawn indices, times their stratum's size if `scaled`."""
     x, ef, k = source.x, source.leaves("residual"), values.numel()
     if not serves(x) or values.dtype is not x.dtype or not 0 < k <= x.numel():
         return reference.randomk_encode(source, word, scaled, values)

@@ -51,7 +51,7 @@ class _Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A stem, stages of blocks that halve the picture and double the width, and one linear layer."""
+    """A stem, stages of blocks that halve the image size and double the width, and one linear layer."""
 
     def __init__(
         self,
@@ -91,27 +91,27 @@ def _imagenet(blocks: list[int], num_classes: int, bottleneck: bool) -> ResNet:
 
 
 def resnet20(num_classes: int = 10, in_channels: int = 3) -> ResNet:
-    """20 layers for small pictures; 0.27M parameters."""
+    """20 layers for small images; 0.27M parameters."""
     return _cifar(20, num_classes, in_channels)
 
 
 def resnet32(num_classes: int = 10, in_channels: int = 3) -> ResNet:
-    """32 layers for small pictures; 0.46M parameters."""
+    """32 layers for small images; 0.46M parameters."""
     return _cifar(32, num_classes, in_channels)
 
 
 def resnet44(num_classes: int = 10, in_channels: int = 3) -> ResNet:
-    """44 layers for small pictures; 0.66M parameters."""
+    """44 layers for small images; 0.66M parameters."""
     return _cifar(44, num_classes, in_channels)
 
 
 def resnet56(num_classes: int = 10, in_channels: int = 3) -> ResNet:
-    """56 layers for small pictures; 0.85M parameters."""
+    """56 layers for small images; 0.85M parameters."""
     return _cifar(56, num_classes, in_channels)
 
 
 def resnet110(num_classes: int = 10, in_channels: int = 3) -> ResNet:
-    """110 layers for small pictures; 1.7M parameters."""
+    """110 layers for small images; 1.7M parameters."""
     return _cifar(110, num_classes, in_channels)
 
 

@@ -23,7 +23,7 @@ def mlp(
 def small_cnn(
     num_classes: int = 10, in_channels: int = 3, width: int = 32, dropout: float = 0.0
 ) -> nn.Sequential:
-    """Three convolutions that halve the picture and two linear layers; 0.36M parameters at width 32."""
+    """Three convolutions that halve the image size and two linear layers; 0.36M parameters at width 32."""
     layers: list[nn.Module] = []
     inputs = in_channels
     for outputs in (width, 2 * width, 4 * width):

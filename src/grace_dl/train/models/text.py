@@ -1,4 +1,4 @@
-"""Language models over characters: an LSTM and a small transformer. Scores of the next one at every place."""
+"""Language models over characters: an LSTM and a small transformer. They score the next character at every position."""
 
 from __future__ import annotations
 
@@ -66,5 +66,5 @@ def transformer(
     length: int = 512,
     dropout: float = 0.1,
 ) -> Transformer:
-    """2M parameters; `length` is the longest text it takes."""
+    """2M parameters; `length` is the maximum text length."""
     return Transformer(num_classes, width, layers, heads, length, dropout)

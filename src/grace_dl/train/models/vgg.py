@@ -21,7 +21,7 @@ def _features(in_channels: int, norm: bool = True) -> list[nn.Module]:
 
 
 def vgg16(num_classes: int = 10, in_channels: int = 3) -> nn.Sequential:
-    """For pictures of 32 pixels a side: batch normalisation, one linear layer at the end; 14.7M parameters."""
+    """For 32 × 32 images: batch normalisation, one linear layer at the end; 14.7M parameters."""
     return nn.Sequential(
         *_features(in_channels), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, num_classes)
     )

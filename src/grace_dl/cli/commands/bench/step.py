@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options that `step` and `link` share."""
+    """Options shared by `step` and `link`."""
     add_methods(
         parser,
         "methods beside the baselines ddp and ddp-fp16, such as topk:0.01 powersgd:rank=4, or all; exactly these if "
@@ -73,7 +73,7 @@ def plan_of(arguments: argparse.Namespace) -> StepPlan:
 
 
 def workloads_of(arguments: argparse.Namespace) -> list[Workload]:
-    """The models, with the sizes asked for."""
+    """The models with the given sizes."""
     from ....bench.workload import Workload, workloads
 
     if arguments.quick:

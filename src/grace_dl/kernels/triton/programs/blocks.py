@@ -18,8 +18,8 @@ def real_bits(ROWS: tl.constexpr, BITS: tl.constexpr):
 def norms(v, top, ROWS: tl.constexpr, WIDTH: tl.constexpr, LOG: tl.constexpr, LARGEST: tl.constexpr):
     """The Euclidean norm of each row: at least its absmax, at most the largest finite number.
 
-    float64 numbers whose squares would overflow or vanish are first multiplied by a power of two. The exponent
-    is read from the bits; that of a subnormal number comes out too high, and is clamped all the same.
+    float64 numbers whose squares would overflow or underflow are first multiplied by a power of two. The exponent is
+    read from the bits; that of a subnormal number is too high, but is clamped anyway.
     """
     y = v.to(tl.float64)
     if v.dtype == tl.float64:
@@ -39,7 +39,7 @@ def norms(v, top, ROWS: tl.constexpr, WIDTH: tl.constexpr, LOG: tl.constexpr, LA
 
 @triton.jit
 def lifts(scale, SIZE: tl.constexpr):
-    """The power of two by which a block is lifted, and its inverse: 1 unless inverses of its numbers overflow."""
+    """The power of two that scales a block up, and its inverse: 1 unless inverses of its numbers overflow."""
     if scale.dtype == tl.float64:
         below, up, down = (
             real_bits(SIZE, 0x20B0000000000000),
@@ -58,7 +58,7 @@ def lifts(scale, SIZE: tl.constexpr):
 
 @triton.jit
 def steps(scale, levels):
-    """The distance of two levels in each (lifted) block; `levels` of it are finite."""
+    """The distance between two levels in each (scaled) block; `levels` times it is finite."""
     step = divide(scale, levels, False)
     if scale.dtype == tl.float64:
         below = (step.to(tl.int64, bitcast=True) - 1).to(tl.float64, bitcast=True)
@@ -92,7 +92,7 @@ def block_encode(
     HAS_G: tl.constexpr,
     EF: tl.constexpr,
 ):
-    """Codes (bytes if PACKED, else int32, one an element), scales and residual of ROWS blocks.
+    """Codes (bytes if PACKED, else int32, one per element), scales and residual of ROWS blocks.
 
     WIDTH is BLOCK rounded up to a power of two, 2^LOG; LARGEST the bits of the largest finite scale, as float64.
     """
@@ -139,7 +139,7 @@ def block_encode(
 
 @triton.jit
 def pack_codes(codes, n, out, BITS: tl.constexpr, BYTES: tl.constexpr):
-    """Codes (int32) as a stream of bits; each byte collects its eight."""
+    """Pack codes (int32) into a stream of bits; each byte collects its eight."""
     byte = tl.program_id(0).to(tl.int64) * BYTES + tl.arange(0, BYTES)
     bit = byte[:, None] * 8 + tl.arange(0, 8)[None, :]
     place = bit // BITS
@@ -151,7 +151,7 @@ def pack_codes(codes, n, out, BITS: tl.constexpr, BYTES: tl.constexpr):
 
 @triton.jit
 def read_codes(codes, where, n, BITS: tl.constexpr, SPAN: tl.constexpr):
-    """The codes of elements; SPAN is how many bytes one can touch."""
+    """The codes of elements; SPAN is how many bytes one code can span."""
     bit = where * BITS
     byte = bit >> 3
     mask = where < n
@@ -174,12 +174,12 @@ def block_check(
     SPAN: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Set `bad` where a code or a scale is none that an encoder writes."""
+    """Set `bad` if a code or a scale is invalid."""
     where = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     code = read_codes(codes, where, n, BITS, SPAN)
-    # There are at most as many blocks as elements, so that the grid covers both.
+    # There are at most as many blocks as elements, so the grid covers both.
     scale = tl.load(scales + where, mask=where < blocks, other=0.0)
-    # A NaN is on no side of any number.
+    # Comparisons with NaN are false.
     good = (code <= 2 * LEVELS) & (scale >= 0) & (scale < float("inf"))
     some = tl.max(tl.where(good, 0, 1), axis=0)
     tl.store(bad, some, mask=some > 0)

@@ -1,14 +1,14 @@
-"""Pieces that several kernels share: reading the source, the generator, exact division, the fixed tree."""
+"""Shared by several kernels: reading the source, the generator, exact division, the fixed tree."""
 
 # mypy: ignore-errors
-# Triton compiles this text itself; Python's types do not describe it.
+# Triton compiles this source itself; Python's types do not apply.
 
 import re
 
 import triton
 import triton.language as tl
 
-# Triton 3.0 to 3.4 (at least) compile `tl.div_rn` to an instruction that takes subnormal numbers for zero; 3.9 does not.
+# Triton 3.0 to 3.4 (at least) compile `tl.div_rn` to an instruction that flushes subnormals to zero; 3.9 does not.
 DIVIDES_SUBNORMALS = tl.constexpr(tuple(int(i) for i in re.findall(r"\d+", triton.__version__)[:2]) >= (3, 9))
 
 
@@ -21,7 +21,7 @@ def real(low, high, dtype: tl.constexpr):
 
 @triton.jit
 def source(x, g, beta_low, beta_high, gamma_low, gamma_high, where, mask, HAS_G: tl.constexpr):
-    """What an encoder encodes: x, or beta * x + gamma * g; zero where masked."""
+    """The input of an encoder: x, or beta * x + gamma * g; zero where masked."""
     v = tl.load(x + where, mask=mask, other=0.0)
     if HAS_G:
         w = tl.load(g + where, mask=mask, other=0.0)
@@ -60,7 +60,7 @@ def divide(a, b, NORMAL: tl.constexpr):
     elif NORMAL or DIVIDES_SUBNORMALS:
         return tl.div_rn(a, b)
     else:
-        # float64 has more than twice the digits of float32, so that rounding twice is rounding once.
+        # float64 has more than twice the digits of float32, so rounding twice equals rounding once.
         return (a.to(tl.float64) / b.to(tl.float64)).to(tl.float32)
 
 
@@ -74,7 +74,7 @@ def halve(y, ROWS: tl.constexpr, WIDTH: tl.constexpr, LOG: tl.constexpr):
 
 @triton.jit
 def keys(v):
-    """The bits of |v| as integers, which sort as |v| does, NaN above all."""
+    """The bits of |v| as integers, which sort like |v|, with NaN above all."""
     if v.dtype == tl.float64:
         return v.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
     else:

@@ -1,4 +1,4 @@
-"""One bit an element; a set bit means negative."""
+"""One bit per element; a set bit means negative."""
 
 # mypy: ignore-errors
 
@@ -49,7 +49,7 @@ def sign_encode(
     negative = ((v < 0) | ((v == 0) & coin)) & mask
     tl.store(bits + byte, packed(negative), mask=byte * 8 < n)
     some = tl.max(tl.max(((v != 0) & mask).to(tl.int32), axis=1), axis=0)
-    # Programs that store here store the same byte.
+    # All programs that store here store the same byte.
     tl.store(flag, some.to(tl.uint8), mask=some > 0)
     if KEEP and HAS_G:
         tl.store(x + where, v, mask=mask)
@@ -68,7 +68,7 @@ def settle(
     HAS_G: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """x less owed[0] where negative and owed[1] elsewhere; then as in `source`."""
+    """x minus owed[0] where negative and owed[1] elsewhere; then as in `source`."""
     where = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     mask = where < n
     v = tl.load(x + where, mask=mask, other=0.0)
@@ -128,7 +128,7 @@ def sign_add(out, bits, n, TILE: tl.constexpr):
 
 @triton.jit(do_not_specialize=["k0", "k1", "voters"])
 def sign_vote(out, ballots, voters, k0, k1, n, row, TILE: tl.constexpr):
-    """out = the sign most ballots (rows of `row` bytes) have, the word's where they tie."""
+    """out = the majority sign of the ballots (rows of `row` bytes), or the word's sign for ties."""
     where = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     mask = where < n
     votes = tl.zeros((TILE,), dtype=tl.int32)

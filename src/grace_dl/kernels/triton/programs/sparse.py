@@ -24,7 +24,7 @@ def form_keys(
     EF: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """The magnitudes of v as sortable integers; under EF, x becomes v."""
+    """The magnitudes of v as sortable integers; with EF, x becomes v."""
     where = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     mask = where < n
     v = source(x, g, beta_low, beta_high, gamma_low, gamma_high, where, mask, HAS_G)
@@ -49,7 +49,7 @@ def select_count(
     EF: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """How many magnitudes of each tile lie above `least`, and how many equal it; under EF, x becomes v."""
+    """How many magnitudes of each tile are above `least`, and how many equal it; with EF, x becomes v."""
     tile = tl.program_id(0).to(tl.int64)
     where = tile * TILE + tl.arange(0, TILE)
     mask = where < n
@@ -80,9 +80,9 @@ def select_write(
     HAS_G: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Index and value of what lies above `least`, and of the first `allowed` that equal it, in order.
+    """Indices and values of elements above `least`, and of the first `allowed` that equal it, in order.
 
-    `above` and `ties` count those of the tiles before this one, so that a program knows where to write.
+    `above` and `ties` count those of earlier tiles, which gives each program its output position.
     """
     tile = tl.program_id(0).to(tl.int64)
     where = tile * TILE + tl.arange(0, TILE)
@@ -114,7 +114,7 @@ def scatter_add(out, index, values, alpha_low, alpha_high, k, TILE: tl.constexpr
 
 @triton.jit
 def strata(k0, k1, where, d, k):
-    """The element drawn in each of `k` strata that cut 0..d evenly, and the size of the stratum."""
+    """The index drawn in each of `k` strata that split 0..d evenly, and the size of the stratum."""
     edge = where * d // k
     size = (where + 1) * d // k - edge
     return edge + ((draws(k0, k1, where).to(tl.int64) * size) >> 32), size
@@ -138,7 +138,7 @@ def randomk_encode(
     EF: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Values at the drawn places; under EF, what was not sent stays there."""
+    """Values at the drawn indices; with EF, the residual is stored in x."""
     where = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     mask = where < k
     place, size = strata(k0, k1, where, n, k)
@@ -153,7 +153,7 @@ def randomk_encode(
 
 @triton.jit(do_not_specialize=["k0", "k1", "alpha_low", "alpha_high"])
 def randomk_add(out, values, k0, k1, alpha_low, alpha_high, n, k, TILE: tl.constexpr):
-    """out += alpha * values at the drawn places."""
+    """out += alpha * values at the drawn indices."""
     where = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     mask = where < k
     place, _ = strata(k0, k1, where, n, k)
