@@ -6,7 +6,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import grace_dl as grace
-from hvd.steps import CASES, Chosen, method_of, sequence
+from hvd.steps import CASES, Chosen, sequence
 
 
 def contract(rank: int, world: int) -> dict[str, list[torch.Tensor]]:
@@ -14,7 +14,7 @@ def contract(rank: int, world: int) -> dict[str, list[torch.Tensor]]:
     for case in CASES:
         grads = sequence(rank, world)
         model = DDP(Chosen(grads[0].shape))
-        grace.attach(model, method_of(case))
+        grace.attach(model, case.value())
         results = []
         for c in grads:
             model.zero_grad()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
@@ -10,7 +9,6 @@ from torch import Tensor, nn
 
 import grace_dl as grace
 from contract.cases import CASES, Case, gradients
-from grace_dl.algebra.named import build
 
 NAME = "layer.weight"
 STEPS = 3
@@ -42,13 +40,6 @@ def sequence(rank: int, size: int) -> list[Tensor]:
     return grads
 
 
-def method_of(case: Case) -> grace.Method:
-    """The method of a case; a pair that warns is still a permitted one."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return build(case.method, memory=case.memory, communicator=case.communicator)
-
-
 def record(handle: grace.Handle, results: list[Tensor]) -> dict[str, Any]:
     """What a test compares of a case."""
     owed, stats = handle.session.residual(NAME), handle.stats()
@@ -62,4 +53,4 @@ def record(handle: grace.Handle, results: list[Tensor]) -> dict[str, Any]:
     }
 
 
-__all__ = ["CASES", "NAME", "STEPS", "Case", "Chosen", "gradients", "method_of", "record", "sequence"]
+__all__ = ["CASES", "NAME", "STEPS", "Case", "Chosen", "gradients", "record", "sequence"]

@@ -14,7 +14,7 @@ import tensorflow as tf
 import tf_keras
 import torch
 
-from hvd.steps import CASES, NAME, method_of, record, sequence
+from hvd.steps import CASES, NAME, record, sequence
 
 ORIGINALS = (hvd.DistributedOptimizer, hvd.DistributedGradientTape)
 COMPILE = keras.Model.compile
@@ -73,7 +73,7 @@ def contract() -> dict[str, Any]:
     for case in CASES:
         grads = [tf.constant(g.numpy()) for g in sequence(RANK, SIZE)]
         variable = tf.Variable(tf.zeros(grads[0].shape), name=NAME)
-        handle = grace_dl.tensorflow.handle(method_of(case))
+        handle = grace_dl.tensorflow.handle(case.value())
 
         def step(c, variable=variable, handle=handle):
             with tf.GradientTape() as tape:
@@ -144,7 +144,7 @@ def all_methods() -> dict[str, Any]:
     found = {}
     for case in {case.method: case for case in reversed(CASES)}.values():
         rate = 0.002 if "sign" in case.method and case.method != "efsignsgd" else 0.05
-        model, losses, _ = _fit(keras, lambda rate=rate: keras.optimizers.SGD(rate), method_of(case), 2)
+        model, losses, _ = _fit(keras, lambda rate=rate: keras.optimizers.SGD(rate), case.value(), 2)
         found[case.method] = {"weights": _weights(model), "losses": losses}
     return found
 

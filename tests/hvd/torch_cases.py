@@ -15,7 +15,7 @@ from contract.training import NETWORK, network
 from grace_dl.errors import LayoutError, PeerError
 from grace_dl.transport import detect
 from grace_dl.transport.horovod import HorovodTransport
-from hvd.steps import CASES, NAME, Chosen, method_of, record, sequence
+from hvd.steps import CASES, NAME, Chosen, record, sequence
 from hvd.torch_optimizer_cases import attached, disable, options, refused, scaler, uneven, usage
 from values import not_none
 
@@ -121,7 +121,7 @@ def contract() -> dict[str, Any]:
         model = Chosen(grads[0].shape)
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(model.parameters(), lr=0.1),
-            grace=method_of(case),
+            grace=case.value(),
             named_parameters=model.named_parameters(),
         )
         results = []
@@ -148,7 +148,7 @@ def train_all() -> dict[str, Any]:
         rate = 0.002 if "sign" in method and method != "efsignsgd" else 0.1
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(model.parameters(), lr=rate),
-            grace=method_of(case),
+            grace=case.value(),
             named_parameters=model.named_parameters(),
         )
         losses = []
