@@ -22,7 +22,6 @@ from typing import Any
 
 from torch import Tensor
 
-from .algebra.named import Named
 """
 
 
@@ -47,7 +46,7 @@ def _function(name: str) -> str:
         arguments.append(f"{parameter.name}: {parameter.annotation} = {parameter.default!r}")
     document = textwrap.indent(f'"""{constructor(name).__doc__}\n"""', "    ")
     return "\n".join(
-        [f"def {name}(", *(f"    {argument}," for argument in arguments), f") -> Named:\n{document}"]
+        [f"def {name}(", *(f"    {argument}," for argument in arguments), f") -> Method:\n{document}"]
     )
 
 

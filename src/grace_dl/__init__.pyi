@@ -4,7 +4,6 @@ from typing import Any
 
 from torch import Tensor
 
-from .algebra.named import Named
 from .algebra.base import Method as Method
 from .algebra.compose import by_parameter as by_parameter, schedule as schedule
 from .algebra.custom import custom as custom
@@ -73,7 +72,7 @@ def acpsgd(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """Low rank: alternates between averaging P = M orth(Q) and Q = Mᵀ orth(P), one per step; the result is P Qᵀ.
 
     rank: the number of columns of each factor; 1 to 4 is usual.
@@ -100,7 +99,7 @@ def adaq(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """Sends the top share of positives and of negatives, each as its mean, with coded indices and one sign bit each.
 
     ratio: the share of each side that is sent; at least one element if there is any.
@@ -124,7 +123,7 @@ def bf16(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """Casts to bfloat16: the range of float32 with 8 bits of precision.
 
     memory: the error memory, by name: one of none, residual.
@@ -161,7 +160,7 @@ def dgc(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """Sends at most k elements above a sampled threshold; pair it with the `dgc` memory.
 
     ratio: share of the elements sent, once the warm-up is over.
@@ -199,7 +198,7 @@ def eden(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """Rotates blocks of 4096 elements at random and quantises each coordinate to `bits` bits, with an unbiased scale.
 
     bits: 1 to 4 per coordinate. The rotation's seed is part of the payload, so every rank draws its own: errors of
@@ -223,7 +222,7 @@ def efsignsgd(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """Sends mean(abs x) * sign(x) of x = e + lr * g; the result is the mean over workers divided by lr.
 
     lr: the learning rate of the optimizer; the residual is stored in units of its step.
@@ -245,7 +244,7 @@ def fp16(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """Casts to float16; values out of range saturate.
 
     memory: the error memory, by name: one of none, residual.
@@ -268,7 +267,7 @@ def fp8(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """e4m3 floats, scaled so that the largest of each block of 256 is exact.
 
     beta: weight of the residual; 1 is plain error feedback, less forgets.
@@ -294,7 +293,7 @@ def inceptionn(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """Drops values below the error bound, sends others as 8- or 16-bit multiples of it, and large values uncompressed.
 
     error_bound: no element is off by more than this; the largest power of two that does not exceed it is used, because
@@ -319,7 +318,7 @@ def int4(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """Integers of 4 bits, stochastically rounded, with the absmax of each block of 256 as its scale.
 
     memory: the error memory, by name: one of none, residual.
@@ -340,7 +339,7 @@ def int8(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """Integers of 8 bits, stochastically rounded, with the absmax of each block of 256 as its scale.
 
     memory: the error memory, by name: one of none, residual.
@@ -361,7 +360,7 @@ def natural(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """Rounds stochastically to a power of two: a sign and an exponent below the largest of its block.
 
     memory: the error memory, by name: one of none, residual.
@@ -382,7 +381,7 @@ def none(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """Sends the tensor uncompressed.
 
     memory: the error memory, by name: one of none, residual.
@@ -405,7 +404,7 @@ def onebit(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """Signs, decoded to the mean of the negative elements and the mean of the others.
 
     beta: weight of the residual; 1 is plain error feedback, less forgets.
@@ -432,7 +431,7 @@ def powersgd(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """Low rank: averages P = M Q, orthonormalises it, averages Q = Mᵀ P; the result is P Qᵀ.
 
     rank: the number of columns of each factor; 1 to 4 is usual.
@@ -460,7 +459,7 @@ def qsgd(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """Levels of a bucket's norm, stochastically rounded: norm * sign * xi / quantum_num.
 
     quantum_num: the number of levels between zero and the norm; 127 takes one byte per element.
@@ -486,7 +485,7 @@ def randomk(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """Sends the values at k random indices, which are the same on every rank, so payloads can be summed.
 
     The tensor is split into k strata whose sizes differ by at most one, and one index is drawn in each. Every element
@@ -513,7 +512,7 @@ def signsgd(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """Signs, combined by majority vote over workers; the result is 1 or -1, or 0 where all gradients are 0.
 
     memory: the error memory, by name: one of none.
@@ -535,7 +534,7 @@ def signum(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """Signs of the momentum m = momentum * m + (1 - momentum) * g, combined by majority vote over workers.
 
     momentum: the weight of the previous momentum.
@@ -560,7 +559,7 @@ def sketch(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """Codes each element by its quantile bucket; a bucket is decoded to the mean of its elements.
 
     quantiles: the number of buckets, a power of two from 2 to 256.
@@ -584,7 +583,7 @@ def terngrad(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """Clips at 2.5 sigma, then sends sign times scale with probability abs(x) / scale, or zero.
 
     memory: the error memory, by name: one of none, residual.
@@ -609,7 +608,7 @@ def threshold(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """Sends the elements with |x| >= threshold; their number depends on the data and may be zero.
 
     threshold: the smallest magnitude that is sent, in units of the gradient.
@@ -638,7 +637,7 @@ def topk(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """Sends the k largest magnitudes with coded indices.
 
     ratio: share of the elements sent, k = ratio * d rounded, at least 1. Ties are broken by the lowest
@@ -666,7 +665,7 @@ def u8bit(
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Named:
+) -> Method:
     """A sign and the nearest of 128 magnitudes spread over seven decades below the largest element.
 
     beta: weight of the residual; 1 is plain error feedback, less forgets.

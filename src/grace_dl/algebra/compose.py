@@ -70,7 +70,7 @@ _RESERVED = set("=;()'\"")
 """Characters reserved by the text form."""
 
 
-def by_parameter(rules: Mapping[str, Method], *, default: Method) -> ByParameter:
+def by_parameter(rules: Mapping[str, Method], *, default: Method) -> Method:
     """Different methods for different parameters.
 
     `rules` maps shell-style patterns of parameter names to methods; the first match wins. `default` applies to
@@ -94,7 +94,7 @@ def by_parameter(rules: Mapping[str, Method], *, default: Method) -> ByParameter
     return ByParameter(tuple((p, check_method(m)) for p, m in rules.items()), check_method(default))
 
 
-def schedule(*stages: tuple[int, Method]) -> Schedule:
+def schedule(*stages: tuple[int, Method]) -> Method:
     """Different methods at different steps of training.
 
     Each stage is a pair of its first step, counted from 0, and its method. Nothing is lost between stages: the residual

@@ -86,7 +86,7 @@ def custom(
     *,
     seed: int = 0,
     dense_below: int | None = None,
-) -> Custom:
+) -> Single:
     """Build a method from objects: a compressor (registered or not), and optionally a memory and a communicator's name.
 
     The objects are copied when the method is attached, so a method can be attached to several models.

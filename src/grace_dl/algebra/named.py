@@ -215,7 +215,7 @@ def constructor(name: str) -> Callable[..., Named]:
             inspect.Parameter(p.name, kind, default=p.default, annotation=p.annotation)
             for kind, p in signature(info)
         ],
-        return_annotation="Named",
+        return_annotation="Method",
     )
     return construct
 
