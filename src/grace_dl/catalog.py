@@ -55,7 +55,12 @@ def methods() -> dict[str, MethodInfo]:
     for name in builtin_names():
         importlib.import_module(f"{builtin.__name__}.{name}")
     places = {family: place for place, family in enumerate(FAMILIES)}
-    ordered = sorted(registry.methods.values(), key=lambda method: places.get(method.family, len(places)))
+
+    def order(method: MethodInfo) -> tuple[int, str]:
+        place = places.get(method.family, len(places))
+        return place, method.name if place < len(places) else ""
+
+    ordered = sorted(registry.methods.values(), key=order)
     return {method.name: method for method in ordered}
 
 

@@ -41,16 +41,17 @@ def number(
     return float(value)
 
 
-def whole(label: str, value: Any, why: str, *, least: int, most: int | None = None) -> int:
+def whole(label: str, value: Any, why: str, *, least: int | None = None, most: int | None = None) -> int:
     """Return `value` if it is an integer within the bounds.
 
     >>> whole("rank", 4, "columns of a factor", least=1)
     4
     """
-    good = isinstance(value, int) and not isinstance(value, bool) and value >= least
-    if not (good and (most is None or value <= most)):
-        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise ConfigError(f"{label}={value!r} must be a whole number {bounds}: {why}.")
+    good = isinstance(value, int) and not isinstance(value, bool)
+    if not (good and (least is None or value >= least) and (most is None or value <= most)):
+        at_least = "" if least is None else f" of at least {least}"
+        bounds = at_least if most is None else f" from {least} to {most}"
+        raise ConfigError(f"{label}={value!r} must be a whole number{bounds}: {why}.")
     return int(value)
 
 

@@ -188,7 +188,7 @@ def warn_of_divergence(info: MethodInfo, compressor: Compressor, memory: str | N
 
 def check_seed(seed: Any) -> int:
     """A seed of random draws."""
-    return whole("seed", seed, "the seed of all random draws", least=0)
+    return whole("seed", seed, "the seed of all random draws")
 
 
 def check_dense_below(size: Any) -> int | None:
