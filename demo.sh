@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up, then trains a small network on two local workers, plain and compressed. Options: ./demo.sh --help
+# Sets up, then trains a network plain and compressed, on loopback and on slower links. Options: ./demo.sh --help
 set -euo pipefail
 cd "$(dirname "$0")"
 . scripts/setup.sh

@@ -19,4 +19,4 @@ for seed in 1 2 3; do
   run acpsgd-start --configs.train.compression acpsgd:4,start_iter=780
   run acpsgd-start195 --configs.train.compression acpsgd:4,start_iter=195
 done
-"$grace" bench accuracy --from-runs runs/cifar.small*.s[123].np2 --out benchmarks/accuracy-cifar.json
+"$grace" bench accuracy --from-runs runs/cifar.small*.s[123] --out benchmarks/accuracy-cifar.json

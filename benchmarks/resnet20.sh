@@ -18,4 +18,4 @@ for method in acpsgd powersgd; do
   run "$method" --configs.train.compression "$method:4"
   run "$method-start" --configs.train.compression "$method:4,start_iter=312"
 done
-"$grace" bench accuracy --from-runs runs/cifar.resnet20*.np2 --out benchmarks/accuracy-resnet20.json
+"$grace" bench accuracy --from-runs runs/cifar.resnet20* --out benchmarks/accuracy-resnet20.json

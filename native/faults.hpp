@@ -14,7 +14,8 @@ enum class Fault : int {
     sign_count,
     mean_not_finite,
     class_sizes,
-    last = class_sizes,
+    value_not_finite,
+    last = value_not_finite,
 };
 
 constexpr const char* fault_messages[] = {
@@ -27,6 +28,7 @@ constexpr const char* fault_messages[] = {
     "the signs do not mark the announced negative elements",
     "a bucket's mean is not finite",
     "the classes hold other numbers of elements than the tags say",
+    "a value is not finite",
 };
 
 constexpr int fault_count = int(Fault::last) + 1;

@@ -61,6 +61,22 @@ struct WireValues {
         for (std::size_t i = begin; i < end; ++i) all &= get<double>(i) == 0.0;
         return all;
     }
+
+    // Whether the first n are finite.
+    bool finite(std::size_t n) const {
+        if (dtype == Dtype::float32) return finite_bits(static_cast<const std::uint32_t*>(data), n, 0x7f800000u);
+        if (dtype == Dtype::float64) return finite_bits(static_cast<const std::uint64_t*>(data), n, std::uint64_t(0x7ff) << 52);
+        return finite_bits(static_cast<const std::uint16_t*>(data), n, dtype == Dtype::float16 ? 0x7c00 : 0x7f80);
+    }
+
+private:
+    template <class U>
+    static bool finite_bits(const U* x, std::size_t n, std::uint64_t exponent) {
+        const U mask = U(exponent);
+        U bad = 0;
+        for (std::size_t i = 0; i < n; ++i) bad = U(bad | U((x[i] & mask) == mask));
+        return !bad;
+    }
 };
 
 // f(get) with get(rank) the value sent at a rank.

@@ -14,8 +14,18 @@ ROOT = Path(__file__).resolve().parent.parent
 # Ranks unpickle the launcher's own classes, so it has one name everywhere: `launch`.
 sys.path.insert(0, str(ROOT / "tests"))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Codec costs that examples measure do not go to the user's cache.
+os.environ.setdefault("GRACE_CACHE", str(ROOT / ".pytest_cache" / "grace"))
 
 from launch import Launcher  # noqa: E402
+from launcher_environment import changed  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def environment() -> Iterator[None]:
+    """Whatever variables a test sets, also through a library that it calls, the next one does not see."""
+    with changed({}):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -33,11 +33,13 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
+
+from launcher_environment import changed
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 """What ranks are started with: one thread each, since several of them share the machine's cores."""
@@ -210,7 +212,7 @@ class _Worker:
         self.mark = 0
         context = multiprocessing.get_context("forkserver")
         self.connection, theirs = context.Pipe()
-        with _environment(ENVIRONMENT):
+        with changed(ENVIRONMENT):
             context.set_forkserver_preload(["torch", "torch.distributed", "torch.nn.parallel", "pytest"])
             self.process = context.Process(target=_serve, args=(theirs, str(self.log)), daemon=True)
             self.process.start()
@@ -293,7 +295,7 @@ def _run(job: _Job, rank: int) -> Any:
     args = pickle.loads(job.args)
     torch.manual_seed(7919 * (rank + 1))  # ranks are seeded differently on purpose
     timeout = datetime.timedelta(seconds=job.group_timeout)
-    with _environment({**job.env, "RANK": str(rank), "WORLD_SIZE": str(job.world)}):
+    with changed({**job.env, "RANK": str(rank), "WORLD_SIZE": str(job.world)}):
         if job.port:
             server = dist.TCPStore("127.0.0.1", job.port, is_master=False, timeout=timeout)
             store = dist.PrefixStore(job.prefix, server)
@@ -331,17 +333,3 @@ def _resolve(reference: tuple[str, str, str]) -> Callable[..., Any]:
     for part in qualname.split("."):
         target = getattr(target, part)
     return target
-
-
-@contextlib.contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    before = {key: os.environ.get(key) for key in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for key, value in before.items():
-            if value is None:
-                os.environ.pop(key, None)
-            else:
-                os.environ[key] = value

@@ -16,12 +16,24 @@ PACKAGE = Path(grace_dl.__file__).parent
 GUIDE = "docs/architecture.md"
 
 LAYERS = [
-    *("errors", "key", "settings", "telemetry", "formatting", "console", "workers"),
+    *("errors", "key", "names", "digest", "settings", "telemetry", "formatting", "output_files", "console"),
+    "workers",
     *("kernels", "registry", "compressor", "methods", "memory"),
     *("transport", "pipeline", "communicator"),
-    *("catalog", "algebra", "session", "handle", "integrations"),
+    *(
+        "catalog",
+        "algebra",
+        "saved_state",
+        "routing",
+        "session",
+        "plan",
+        "tuning",
+        "handle",
+        "checkpoints",
+        "integrations",
+    ),
     *("compat", "dist", "torch", "tensorflow"),
-    *("data", "train", "configs", "bench", "report", "demo", "cli"),
+    *("data", "train", "configs", "bench", "report", "demonstration", "cli"),
 ]
 """Folders and modules of the package, bottom to top. Each may import what stands before it, and nothing else."""
 
@@ -30,6 +42,7 @@ DYNAMIC = {
     "catalog.py": "methods",
     "cli/main.py": "cli",
     "bench/remote_hosts.py": "bench",
+    "bench/own_models.py": "bench",
 }
 """Files that import modules by names they compute, and the part these belong to."""
 

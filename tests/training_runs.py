@@ -63,7 +63,7 @@ def run(
 
     alone = World() if not dist.is_initialized() else None
     result = Trainer(config, report=report, world=alone).run()
-    checkpoints = Checkpoints(result.folder / "checkpoints", rank, keep=2)
+    checkpoints = Checkpoints(result.folder / "checkpoints", rank, size, keep=2)
     state = checkpoints.load(checkpoints.path(result.step))
     assert state is not None
     state["exchange"]["stats"].pop("seconds")

@@ -80,7 +80,7 @@ def main() -> None:
         with torch.no_grad():
             right = (model(test_x[rank::size]).argmax(1) == images.test_y[rank::size]).sum()
         accuracy = acpsgd.allreduce(right, average=False).item() / len(test_x)  # (5)
-        stats = optimizer.stats()
+        stats = optimizer.grace.stats()
         say(
             f"epoch {epoch}: loss {total / steps:.4f}  accuracy {accuracy:.2%}  "
             f"sent per step {stats.payload_bytes / stats.steps / 1e3:.1f} kB of {stats.dense_bytes / stats.steps / 1e3:.1f}"

@@ -5,13 +5,33 @@
 using namespace grace;
 
 void bind_basic(nb::module_& m) {
-    m.def("all_finite", [](address x, size_t n, int size, u64 mask, int threads) {
+    m.def("exponents_below", [](address x, size_t n, int size, u64 mask, u64 least, int threads) {
         nb::gil_scoped_release release;
-        return GRACE_CALL(all_finite, at<void>(x), nullptr, n, size, mask, threads);
+        return GRACE_CALL(exponents_below, at<void>(x), nullptr, n, size, mask, least, threads);
+    });
+    m.def("largest", [](address x, size_t n, int size, int threads) {
+        nb::gil_scoped_release release;
+        return GRACE_CALL(largest, at<const void>(x), n, size, threads);
+    });
+    m.def("divide", [](bool wide, address x, double divisor, size_t n, int threads) {
+        return typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            return GRACE_CALL(divide, at<T>(x), T(divisor), n, threads);
+        });
+    });
+    m.def("scales_within", [](bool wide, address scales, double most, size_t n) {
+        return typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            return GRACE_CALL(scales_within, at<const T>(scales), T(most), n);
+        });
+    });
+    m.def("codes_within", [](address codes, size_t n, int bits, u32 mask, u32 most, int threads) {
+        nb::gil_scoped_release release;
+        return GRACE_CALL(codes_within, at<const u8>(codes), n, bits, mask, most, threads);
     });
     m.def("copy_finite", [](nb::list outs, nb::list xs, nb::list ns, int size, u64 mask, int threads) {
         return for_each_pair(ns, outs, xs, [=](size_t n, address out, address x) {
-            return GRACE_CALL(all_finite, at<void>(x), at<void>(out), n, size, mask, threads);
+            return GRACE_CALL(exponents_below, at<void>(x), at<void>(out), n, size, mask, mask, threads);
         });
     });
     m.def("axpby", [](bool wide, address x, address g, double beta, double gamma, size_t n, int threads) {

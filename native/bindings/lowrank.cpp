@@ -19,17 +19,17 @@ void bind_lowrank(nb::module_& m) {
         });
     });
     m.def("project_rows", [](bool wide, address e, address g, address q, address p, size_t n, size_t width, int rank,
-                             int threads) {
-        typed(wide, [=](auto zero) {
+                             double most, int threads) {
+        return typed(wide, [=](auto zero) {
             using T = decltype(zero);
-            GRACE_CALL(project_rows, at<T>(e), at<T>(g), at<T>(q), at<T>(p), n, width, rank, threads);
+            return GRACE_CALL(project_rows, at<T>(e), at<T>(g), at<T>(q), at<T>(p), n, width, rank, T(most), threads);
         });
     });
     m.def("project_columns", [](bool wide, address e, address g, address p, address q, size_t n, size_t width, int rank,
-                                int threads) {
-        typed(wide, [=](auto zero) {
+                                double most, int threads) {
+        return typed(wide, [=](auto zero) {
             using T = decltype(zero);
-            GRACE_CALL(project_columns, at<T>(e), at<T>(g), at<T>(p), at<T>(q), n, width, rank, threads);
+            return GRACE_CALL(project_columns, at<T>(e), at<T>(g), at<T>(p), at<T>(q), n, width, rank, T(most), threads);
         });
     });
     m.def("settle_factors", [](bool wide, address e, address g, address p, address q, address out, address p_mean,

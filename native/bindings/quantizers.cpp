@@ -101,11 +101,12 @@ void bind_quantizers(nb::module_& m) {
         });
     });
 
-    m.def("eden_encode", [](ENCODER_ARGUMENTS, int bits, address centroids, u64 word, address codes, address scales, int threads) {
+    m.def("eden_encode", [](ENCODER_ARGUMENTS, int bits, address centroids, bool least_squares, u64 word, address codes,
+                            address scales, int threads) {
         typed(wide, [=](auto zero) {
             using T = decltype(zero);
-            GRACE_CALL(eden_encode, ENCODER_INPUT(T), bits, at<const double>(centroids), word, at<u8>(codes),
-                       at<T>(scales), threads);
+            GRACE_CALL(eden_encode, ENCODER_INPUT(T), bits, at<const double>(centroids), least_squares, word,
+                       at<u8>(codes), at<T>(scales), threads);
         });
     });
     m.def("eden_add", [](bool wide, address out, size_t n, address codes, address scales, int bits, address centroids,
@@ -147,6 +148,10 @@ void bind_quantizers(nb::module_& m) {
                              at<std::int16_t>(medium), at<T>(raw), threads);
               });
           });
+    m.def("inceptionn_check", [](size_t n, address tags, u64 smalls, u64 mediums, u64 raws, int threads) {
+        nb::gil_scoped_release release;
+        return int(GRACE_CALL(inceptionn_check, n, at<const u8>(tags), smalls, mediums, raws, threads));
+    });
     m.def("inceptionn_add", [](bool wide, address out, size_t n, address tags, address small, u64 smalls,
                                address medium, u64 mediums, address raw, u64 raws, double bound, double alpha,
                                int threads) {

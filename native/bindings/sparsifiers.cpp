@@ -1,6 +1,8 @@
 // Methods that send few elements.
 #include "arguments.hpp"
 #include "methods/adaq.hpp"
+#include "methods/chunks.hpp"
+#include "methods/dct.hpp"
 #include "methods/dgc.hpp"
 #include "methods/randomk.hpp"
 #include "methods/sparse.hpp"
@@ -30,6 +32,60 @@ void bind_sparsifiers(nb::module_& m) {
               });
           });
 
+    m.def("chunktopk_encode", [](ENCODER_ARGUMENTS, size_t size, size_t kept, size_t kept_of_rest, int bits, int width,
+                                 address positions, address codes, address means, int threads) {
+        const ChunkLayout layout{size, kept, kept_of_rest, bits, width};
+        typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            GRACE_CALL(chunktopk_encode, ENCODER_INPUT(T), layout, at<u8>(positions), at<u8>(codes), at<u16>(means), threads);
+        });
+    });
+    m.def("chunktopk_check", [](size_t n, size_t size, size_t kept, size_t kept_of_rest, int bits, int width,
+                                address positions, address codes, address means, int threads) {
+        const ChunkLayout layout{size, kept, kept_of_rest, bits, width};
+        nb::gil_scoped_release release;
+        return int(GRACE_CALL(chunktopk_check, n, layout, at<const u8>(positions), at<const u8>(codes),
+                              at<const u16>(means), threads));
+    });
+    m.def("chunktopk_add", [](bool wide, address out, size_t n, size_t size, size_t kept, size_t kept_of_rest, int bits,
+                              int width, address positions, address codes, address means, double alpha, int threads) {
+        const ChunkLayout layout{size, kept, kept_of_rest, bits, width};
+        return typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            return int(GRACE_CALL(chunktopk_add, at<T>(out), n, layout, at<const u8>(positions), at<const u8>(codes),
+                                  at<const u16>(means), T(alpha), threads));
+        });
+    });
+
+    m.def("dct_encode", [](ENCODER_ARGUMENTS, size_t kept, size_t columns, size_t rows_of_rest, size_t kept_of_rest,
+                           address factors, address positions, address values, int dtype, int threads) {
+        const DctLayout layout{kept, columns, rows_of_rest, kept_of_rest, at<const double>(factors)};
+        typed(wide, [=](auto zero) {
+            using T = decltype(zero);
+            GRACE_CALL(dct_encode, ENCODER_INPUT(T), layout, at<u8>(positions), at<void>(values), Dtype(dtype), threads);
+        });
+    });
+    m.def("dct_check", [](size_t n, size_t kept, size_t columns, size_t rows_of_rest, size_t kept_of_rest, address factors,
+                          address positions, address values, int dtype, int threads) {
+        const DctLayout layout{kept, columns, rows_of_rest, kept_of_rest, at<const double>(factors)};
+        const DctPayload payload{at<const u8>(positions), at<void>(values), Dtype(dtype)};
+        nb::gil_scoped_release release;
+        return int(GRACE_CALL(dct_check, n, layout, payload, threads));
+    });
+    m.def("dct_add", [](bool wide, address out, size_t n, size_t kept, size_t columns, size_t rows_of_rest,
+                        size_t kept_of_rest, address factors, nb::list positions, nb::list values, int dtype, double alpha,
+                        int threads) {
+        const DctLayout layout{kept, columns, rows_of_rest, kept_of_rest, at<const double>(factors)};
+        const auto places = numbers(positions), sent = numbers(values);
+        std::vector<DctPayload> payloads;
+        for (size_t p = 0; p < places.size(); ++p)
+            payloads.push_back({at<const u8>(places[p]), at<void>(sent[p]), Dtype(dtype)});
+        return typed(wide, [&](auto zero) {
+            using T = decltype(zero);
+            return int(GRACE_CALL(dct_add, at<T>(out), n, layout, payloads.data(), payloads.size(), alpha, threads));
+        });
+    });
+
     m.def("dgc_encode", [](ENCODER_ARGUMENTS, u64 k, u64 rank, u64 samples, u64 start, u64 stride,
                            u64 word, double lower, double upper, int iterations, bool resample, address values,
                            int dtype, address index, address count, int threads) {
@@ -41,14 +97,14 @@ void bind_sparsifiers(nb::module_& m) {
         });
     });
     m.def("dgc_step", [](bool wide, address momentum, address v, address g, double mu, bool nesterov, double scale,
-                         size_t n, u64 k, u64 rank, u64 samples, u64 start, u64 stride,
+                         double limit, size_t n, u64 k, u64 rank, u64 samples, u64 start, u64 stride,
                          u64 word, double lower, double upper, int iterations, bool resample, address values,
                          int dtype, address index, address count, int threads) {
         const Sampling sampling{rank, samples, start, stride, word, lower, upper, iterations, resample};
         return typed(wide, [=](auto zero) {
             using T = decltype(zero);
             const u64 sent = GRACE_CALL(dgc_step, at<T>(momentum), at<T>(v), at<const T>(g), T(mu), nesterov, T(scale),
-                                             n, k, sampling, at<void>(values), Dtype(dtype), at<u8>(index), threads);
+                                             T(limit), n, k, sampling, at<void>(values), Dtype(dtype), at<u8>(index), threads);
             if (sent == not_finite) return false;
             *at<std::int32_t>(count) = std::int32_t(sent);
             return true;
@@ -84,6 +140,10 @@ void bind_sparsifiers(nb::module_& m) {
             return int(GRACE_CALL(sparse_add, at<T>(out), d, at<void>(values), Dtype(dtype), k, count,
                               at<const u8>(index), T(alpha), threads));
         });
+    });
+    m.def("sparse_check", [](u64 d, address values, int dtype, u64 k, u64 count, address index, int threads) {
+        nb::gil_scoped_release release;
+        return int(GRACE_CALL(sparse_check, d, at<void>(values), Dtype(dtype), k, count, at<const u8>(index), threads));
     });
     m.def("sparse_zero", [](bool wide, address out, u64 d, u64 k, u64 count, address index, int threads) {
         return typed(wide, [=](auto zero) {
@@ -121,6 +181,10 @@ void bind_sparsifiers(nb::module_& m) {
             GRACE_CALL(adaq_encode, ENCODER_INPUT(T), ratio, slots, at<T>(means), at<std::int32_t>(counts), at<u8>(index),
                        at<u8>(signs), threads);
         });
+    });
+    m.def("adaq_check", [](u64 d, u64 slots, u64 positive, u64 negative, address index, address signs, int threads) {
+        nb::gil_scoped_release release;
+        return int(GRACE_CALL(adaq_check, d, slots, positive, negative, at<const u8>(index), at<const u8>(signs), threads));
     });
     m.def("adaq_add", [](bool wide, address out, u64 d, u64 slots, u64 positive, u64 negative,
                          address means, address index, address signs, double alpha, int threads) {

@@ -33,6 +33,12 @@ Fault add_(T* out, size_t d, size_t slots, size_t positive, size_t negative, con
 
 }  // namespace
 
+Fault adaq_check(u64 d, u64 slots, u64 positive, u64 negative, const u8* index, const u8* signs, int threads) {
+    const size_t count = size_t(positive + negative);
+    if (!right_signs(signs, size_t(slots + 7) / 8, count, size_t(negative))) return Fault::sign_count;
+    return visit_indices(d, slots, count, index, threads, [](size_t) {}, [](size_t, size_t) {});
+}
+
 #define GRACE_DEFINE(T)                                                                                            \
     Fault adaq_add(T* out, uint64_t d, uint64_t slots, uint64_t positive, uint64_t negative, const T* means,       \
                  const uint8_t* index, const uint8_t* signs, T alpha, int threads) {                               \

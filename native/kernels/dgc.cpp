@@ -2,6 +2,7 @@
 #include "methods/dgc.hpp"
 
 #include <cmath>
+#include <limits>
 
 #include "encoder_input.hpp"
 #include "index_decoder.hpp"
@@ -31,13 +32,16 @@ struct Register {
     typedef T type __attribute__((vector_size(register_bytes)));
 };
 
-// m = mu m + g, v = v + m, with g scaled (Lin 2018, equations 4 and 5).
+// m = mu m + g, v = v + m, with g scaled (Lin 2018, equations 4 and 5). Elements of g that reach `limit` are refused, as are
+// those that are not finite.
 template <class T>
 struct Correction {
+    using Key = typename Bits<T>::type;
     T *m, *v;
     const T* g;
     T mu, scale;
     bool nesterov;
+    T limit = std::numeric_limits<T>::infinity();
 
     template <bool ahead, class V>
     static inline void one(V& m, V& v, V g, T mu) {
@@ -77,7 +81,7 @@ struct Correction {
     // Ask for memory that will be needed; hardware looks ahead no further than a page.
     void fetch(size_t i) const { __builtin_prefetch(g + i), __builtin_prefetch(m + i, 1), __builtin_prefetch(v + i, 1); }
 
-    // The same up to an element of g that is not finite; returns where it stopped. hit(i, v[i]) for the new v above `floor`.
+    // The same up to an element of g that is refused; returns where it stopped. hit(i, v[i]) for the new v above `floor`.
     template <class B, class Hit>
     size_t apply_above(size_t begin, size_t end, B floor, Hit hit) const {
         return nesterov ? above<true>(begin, end, floor, hit) : above<false>(begin, end, floor, hit);
@@ -85,10 +89,10 @@ struct Correction {
 
     template <bool ahead, class B, class Hit>
     size_t above(size_t begin, size_t end, B floor, Hit hit) const {
-        constexpr B infinity = B(sizeof(T) == 4 ? 0x7f800000 : 0x7ff0000000000000);
+        const B refused = key(limit);
         size_t i = begin;
         for (; i + lanes <= end; i += lanes) {
-            if (above16(g + i, B(infinity - 1))) break;
+            if (above16(g + i, B(refused - 1))) break;
             fetch(i + 512);
             sixteen<ahead>(i);
             for (std::uint32_t bits = above16(v + i, floor); bits; bits &= bits - 1) {
@@ -96,7 +100,7 @@ struct Correction {
                 hit(at, v[at]);
             }
         }
-        for (; i < end && key(g[i]) < infinity; ++i) {
+        for (; i < end && key(g[i]) < refused; ++i) {
             some<ahead>(i, 1);
             if (key(v[i]) > floor) hit(i, v[i]);
         }
@@ -121,10 +125,10 @@ struct Correction {
         }
     }
 
-    bool finite(size_t begin, size_t end) const {
-        constexpr auto infinity = typename Bits<T>::type(sizeof(T) == 4 ? 0x7f800000 : 0x7ff0000000000000);
-        typename Bits<T>::type bad = 0;
-        for (size_t i = begin; i < end; ++i) bad |= key(g[i]) >= infinity;
+    bool accepted(size_t begin, size_t end) const {
+        const Key refused = key(limit);
+        Key bad = 0;
+        for (size_t i = begin; i < end; ++i) bad |= key(g[i]) >= refused;
         return !bad;
     }
 };
@@ -290,7 +294,7 @@ size_t step(const Correction<T>& c, size_t d, size_t k, const Sampling& p, const
     Selector<T> selector(s, threads);
     Pass<T> pass{true, false, nullptr, 0};
     if (!cached) pass = correct(c, selector, d, k, p, threads);
-    else if ((pass.finite = c.finite(0, d))) c.apply(0, d);
+    else if ((pass.finite = c.accepted(0, d))) c.apply(0, d);
     if (!pass.finite) return not_finite;
     try {
         return after(pass, selector, s, k, p, values, index, threads);
@@ -305,7 +309,7 @@ bool dense(T* mean, T* m, T mu, bool nesterov, size_t n, int threads) {
     bool bad = false;
     const Correction<T> c{m, mean, mean, mu, T(1), nesterov};
     parallel(n, grain, threads, [&](size_t begin, size_t end) {
-        if (!c.finite(begin, end)) __atomic_store_n(&bad, true, __ATOMIC_RELAXED);
+        if (!c.accepted(begin, end)) __atomic_store_n(&bad, true, __ATOMIC_RELAXED);
     });
     if (bad) return false;
     parallel(n, grain, threads, [=](size_t begin, size_t end) {
@@ -340,10 +344,10 @@ Fault commit(T* v, T* m, u64 d, const WireValues& values, u64 k, u64 count, cons
                              std::uint8_t* index, int threads) {                                                             \
         return encode(s, size_t(k), sampling, WireValues{values, dtype}, index, threads);                                    \
     }                                                                                                                        \
-    std::uint64_t dgc_step(T* m, T* v, const T* g, T mu, bool nesterov, T scale, std::size_t n, std::uint64_t k,             \
+    std::uint64_t dgc_step(T* m, T* v, const T* g, T mu, bool nesterov, T scale, T limit, std::size_t n, std::uint64_t k,    \
                            const Sampling& sampling, void* values, Dtype dtype, std::uint8_t* index, int threads) {          \
-        return step(Correction<T>{m, v, g, mu, scale, nesterov}, n, size_t(k), sampling, WireValues{values, dtype}, index,   \
-                    threads);                                                                                                \
+        return step(Correction<T>{m, v, g, mu, scale, nesterov, limit}, n, size_t(k), sampling, WireValues{values, dtype},   \
+                    index, threads);                                                                                         \
     }                                                                                                                        \
     Fault dgc_commit(T* v, T* m, u64 d, void* values, Dtype dtype, u64 k, u64 count, const u8* index, int threads) {         \
         return commit(v, m, d, WireValues{values, dtype}, k, count, index, threads);                                         \

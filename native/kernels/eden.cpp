@@ -259,7 +259,8 @@ struct Blocks {
 inline double power(int exponent) { return std::ldexp(1.0, exponent); }
 
 template <class T>
-void encode_block(const EncoderInput<T>& s, const Block& b, const Levels& levels, uint64_t word, uint8_t* codes, T* scale) {
+void encode_block(const EncoderInput<T>& s, const Block& b, const Levels& levels, bool least_squares, uint64_t word,
+                  uint8_t* codes, T* scale) {
     alignas(64) T y[block];
     alignas(64) int32_t code[block];
     const size_t n = b.size;
@@ -280,11 +281,13 @@ void encode_block(const EncoderInput<T>& s, const Block& b, const Levels& levels
     rotate(y, n, rounds);
 
     uint8_t* packed = codes + b.first * size_t(levels.bits) / 8;
-    double dot;
+    double dot, squares = 0;  // <R x, q> and |q|^2
     if (levels.bits == 1) {
         sign_bits(y, n, packed);
         const double centroid = levels.centroid[1];
         dot = row_sum(y, n, [=](Quad v, size_t) __attribute__((always_inline)) { return (v < 0.0 ? -v : v) * centroid; });
+        if (least_squares)
+            squares = row_sum(y, n, [=](Quad, size_t) __attribute__((always_inline)) { return Quad{} + centroid * centroid; });
     } else {
         const double sigma = std::sqrt(norm * double(n));
         for (size_t i = 0; i < n; ++i) code[i] = 0;
@@ -292,15 +295,20 @@ void encode_block(const EncoderInput<T>& s, const Block& b, const Levels& levels
             const T limit = T(sigma * levels.edge[l]);
             for (size_t i = 0; i < n; ++i) code[i] += y[i] >= limit;
         }
-        dot = row_sum(y, n, [&](Quad v, size_t i) __attribute__((always_inline)) {
-            return v * Quad{levels.centroid[code[i]], levels.centroid[code[i + 1]], levels.centroid[code[i + 2]],
-                            levels.centroid[code[i + 3]]};
-        });
+        const auto q = [&](size_t i) __attribute__((always_inline)) {
+            return Quad{levels.centroid[code[i]], levels.centroid[code[i + 1]], levels.centroid[code[i + 2]],
+                        levels.centroid[code[i + 3]]};
+        };
+        dot = row_sum(y, n, [&](Quad v, size_t i) __attribute__((always_inline)) { return v * q(i); });
+        if (least_squares)
+            squares = row_sum(y, n, [&](Quad, size_t i) __attribute__((always_inline)) { return q(i) * q(i); });
         BitWriter writer(packed, levels.bits);
         writer.put(code, n);
         writer.finish();
     }
-    *scale = T((dot > 0 ? norm / dot : 0.0) * power(exponent));
+    // The rotation is not normalised: R^T R is n^2.
+    const double ratio = least_squares ? dot / (squares * double(n * n)) : norm / dot;
+    *scale = T((dot > 0 ? ratio : 0.0) * power(exponent));
     if (!s.ef) return;
     rotate_back(y, n, rounds, Lookup<T>(levels, packed, code));
     const T factor = *scale;
@@ -349,19 +357,19 @@ bool eden_add_(T* out, size_t n, const uint8_t* codes, const T* scales, int bits
 }
 
 template <class T>
-void eden_encode_(const EncoderInput<T>& s, int bits, const double* centroids, uint64_t word, uint8_t* codes, T* scales,
-                  int threads) {
+void eden_encode_(const EncoderInput<T>& s, int bits, const double* centroids, bool least_squares, uint64_t word,
+                  uint8_t* codes, T* scales, int threads) {
     const Blocks blocks(s.n);
     const Levels levels(bits, centroids);
-    over(blocks, threads, [&](size_t b) { encode_block(s, blocks[b], levels, word, codes, scales + b); });
+    over(blocks, threads, [&](size_t b) { encode_block(s, blocks[b], levels, least_squares, word, codes, scales + b); });
 }
 
 }  // namespace
 
 #define GRACE_DEFINE(T)                                                                                                     \
-    void eden_encode(const EncoderInput<T>& s, int bits, const double* centroids, uint64_t word, uint8_t* codes, T* scales, \
-                     int threads) {                                                                                         \
-        eden_encode_(s, bits, centroids, word, codes, scales, threads);                                                     \
+    void eden_encode(const EncoderInput<T>& s, int bits, const double* centroids, bool least_squares, uint64_t word,        \
+                     uint8_t* codes, T* scales, int threads) {                                                              \
+        eden_encode_(s, bits, centroids, least_squares, word, codes, scales, threads);                                      \
     }                                                                                                                       \
     bool eden_add(T* out, size_t n, const uint8_t* codes, const T* scales, int bits, const double* centroids,               \
                   uint64_t word, T alpha, int threads) {                                                                    \

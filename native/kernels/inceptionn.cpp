@@ -289,14 +289,13 @@ inline void add(T* __restrict out, size_t n, const uint8_t* __restrict tags, con
     }
 }
 
-template <class T>
-Fault add_(T* out, size_t n, const uint8_t* tags, const uint8_t* small, uint64_t smalls, const int16_t* medium, uint64_t mediums,
-           const T* raw, uint64_t raws, T bound, T alpha, int threads) {
+// Where each piece begins in the three classes, whose sizes must be those that the tags say.
+Fault locate(size_t n, const uint8_t* tags, uint64_t smalls, uint64_t mediums, uint64_t raws, uint64_t*& starts, int threads) {
     const size_t bytes = (n + 3) / 4, pieces = (n + inceptionn_piece - 1) / inceptionn_piece;
     if (n == 0) return smalls || mediums || raws ? Fault::class_sizes : Fault::none;
     if (!padding_bits_clear(tags, bytes, 2 * uint64_t(n))) return Fault::padding_bits;
-    uint64_t* starts = scratch<InceptionnBuffers>().starts.get<uint64_t>(3 * (pieces + 1));
-    parallel(n, inceptionn_piece, threads, [=](size_t begin, size_t end) {
+    starts = scratch<InceptionnBuffers>().starts.get<uint64_t>(3 * (pieces + 1));
+    parallel(n, inceptionn_piece, threads, [=, starts = starts](size_t begin, size_t end) {
         Counts counts;
         const size_t last = (end + 3) / 4;
         for (size_t at = begin / 4; at < last; at += 8) counts.add(word_at(tags, last, at));
@@ -305,7 +304,15 @@ Fault add_(T* out, size_t n, const uint8_t* tags, const uint8_t* small, uint64_t
     });
     accumulate(starts, pieces);
     const uint64_t* total = starts + 3 * pieces;
-    if (total[0] != smalls || total[1] != mediums || total[2] != raws) return Fault::class_sizes;
+    return total[0] != smalls || total[1] != mediums || total[2] != raws ? Fault::class_sizes : Fault::none;
+}
+
+template <class T>
+Fault add_(T* out, size_t n, const uint8_t* tags, const uint8_t* small, uint64_t smalls, const int16_t* medium, uint64_t mediums,
+           const T* raw, uint64_t raws, T bound, T alpha, int threads) {
+    uint64_t* starts = nullptr;
+    const Fault fault = locate(n, tags, smalls, mediums, raws, starts, threads);
+    if (fault != Fault::none || n == 0) return fault;
     parallel(n, inceptionn_piece, threads, [=](size_t begin, size_t end) {
         Packed<T> packed;
         std::memset(&packed, 0, sizeof packed);
@@ -333,6 +340,11 @@ Fault add_(T* out, size_t n, const uint8_t* tags, const uint8_t* small, uint64_t
 }
 
 }  // namespace
+
+Fault inceptionn_check(size_t n, const uint8_t* tags, uint64_t smalls, uint64_t mediums, uint64_t raws, int threads) {
+    uint64_t* starts = nullptr;
+    return locate(n, tags, smalls, mediums, raws, starts, threads);
+}
 
 #define GRACE_DEFINE(T)                                                                                                   \
     void inceptionn_find(const EncoderInput<T>& s, T bound, uint8_t* tags, uint64_t* starts, int threads) {               \

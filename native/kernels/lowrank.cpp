@@ -4,6 +4,7 @@
 // columns, and vectors have 32 bytes in every instruction set.
 #include "methods/lowrank.hpp"
 
+#include <atomic>
 #include <cstring>
 #include <type_traits>
 
@@ -61,26 +62,36 @@ inline void share(std::size_t count, std::size_t unit, std::size_t elements, int
 // p = (e + g) q^T -----------------------------------------------------------------------------------------
 
 // One row at a time: memory is then read from end to end, which is faster than sharing loads of q between rows.
+// Returns the sum of squares of the row, which overflows if an element is very large: it is only compared with a limit.
 template <class T, int R>
-inline void project_row(const T* e, const T* g, const T* q, T* p, std::size_t m) {
-    Vec<T> sums[R] = {};
+inline T project_row(const T* e, const T* g, const T* q, T* p, std::size_t m) {
+    Vec<T> sums[R] = {}, squares = {};
     std::size_t j = 0;
     for (; j + lanes<T> <= m; j += lanes<T>) {
         const Vec<T> v = load(e + j) + load(g + j);
+        squares += v * v;
         for (int k = 0; k < R; ++k) sums[k] += v * load(q + k * m + j);
     }
+    T square = total<T>(squares);
+    for (std::size_t rest = j; rest < m; ++rest) square += (e[rest] + g[rest]) * (e[rest] + g[rest]);
     for (int k = 0; k < R; ++k) {
         T sum = total<T>(sums[k]);
         for (std::size_t rest = j; rest < m; ++rest) sum += (e[rest] + g[rest]) * q[k * m + rest];
         p[k] = sum;
     }
+    return square;
 }
 
+// Whether all sums of squares were below `most`, which they are not if an element reaches its root, or is not finite.
 template <class T, int R>
-void project_rows_of(const T* e, const T* g, const T* q, T* p, std::size_t n, std::size_t m, int threads) {
-    share(n, 1, n * m, threads, [=](std::size_t i, std::size_t end) {
-        for (; i < end; ++i) project_row<T, R>(e + i * m, g + i * m, q, p + i * R, m);
+bool project_rows_of(const T* e, const T* g, const T* q, T* p, std::size_t n, std::size_t m, T most, int threads) {
+    std::atomic<bool> ordinary{true};
+    share(n, 1, n * m, threads, [=, &ordinary](std::size_t i, std::size_t end) {
+        bool good = true;
+        for (; i < end; ++i) good &= project_row<T, R>(e + i * m, g + i * m, q, p + i * R, m) < most;
+        if (!good) ordinary.store(false, std::memory_order_relaxed);
     });
+    return ordinary.load();
 }
 
 // q = p^T (e + g) -----------------------------------------------------------------------------------------
@@ -89,13 +100,18 @@ constexpr std::size_t column_block = 2048;
 constexpr std::size_t short_row = 512;
 constexpr std::size_t row_block = 128;
 
-// Adds N rows to the sums of `width` columns, which lie `column_block` apart by k.
+// Adds N rows to the sums of `width` columns, which lie `column_block` apart by k; returns the sum of their squares.
 template <class T, int R, int N>
-inline void project_columns_group(const T* e, const T* g, const T* p, T* sums, std::size_t m, std::size_t width) {
+inline T project_columns_group(const T* e, const T* g, const T* p, T* sums, std::size_t m, std::size_t width) {
+    Vec<T> squares[N] = {};  // a sum a row: one sum alone would make every row wait for the one before
+    T square = 0;
     std::size_t j = 0;
     for (; j + lanes<T> <= width; j += lanes<T>) {
         Vec<T> v[N];
-        for (int i = 0; i < N; ++i) v[i] = load(e + i * m + j) + load(g + i * m + j);
+        for (int i = 0; i < N; ++i) {
+            v[i] = load(e + i * m + j) + load(g + i * m + j);
+            squares[i] += v[i] * v[i];
+        }
         for (int k = 0; k < R; ++k) {
             Vec<T> sum = load(sums + k * column_block + j);
             for (int i = 0; i < N; ++i) sum += p[i * R + k] * v[i];
@@ -103,19 +119,24 @@ inline void project_columns_group(const T* e, const T* g, const T* p, T* sums, s
         }
     }
     for (; j < width; ++j) {
+        for (int i = 0; i < N; ++i) square += (e[i * m + j] + g[i * m + j]) * (e[i * m + j] + g[i * m + j]);
         for (int k = 0; k < R; ++k) {
             T sum = sums[k * column_block + j];
             for (int i = 0; i < N; ++i) sum += p[i * R + k] * (e[i * m + j] + g[i * m + j]);
             sums[k * column_block + j] = sum;
         }
     }
+    for (const Vec<T>& row : squares) square += total<T>(row);
+    return square;
 }
 
 template <class T, int R>
-void project_columns_of(const T* e, const T* g, const T* p, T* q, std::size_t n, std::size_t m, int threads) {
+bool project_columns_of(const T* e, const T* g, const T* p, T* q, std::size_t n, std::size_t m, T most, int threads) {
     constexpr int N = 4;
-    share(m, 2 * lanes<T>, n * m, threads, [=](std::size_t begin, std::size_t end) {
+    std::atomic<bool> ordinary{true};
+    share(m, 2 * lanes<T>, n * m, threads, [=, &ordinary](std::size_t begin, std::size_t end) {
         alignas(64) T sums[R * column_block];
+        bool good = true;
         for (; begin < end; begin += column_block) {
             std::size_t width = end - begin < column_block ? end - begin : column_block;
             for (int k = 0; k < R; ++k) std::memset(q + k * m + begin, 0, width * sizeof(T));
@@ -126,17 +147,19 @@ void project_columns_of(const T* e, const T* g, const T* p, T* q, std::size_t n,
                 std::size_t i = first;
                 // Short rows one by one: several at once are read out of order, which costs more than it saves.
                 for (; m > short_row && i + N <= last; i += N) {
-                    project_columns_group<T, R, N>(e + i * m + begin, g + i * m + begin, p + i * R, sums, m, width);
+                    good &= project_columns_group<T, R, N>(e + i * m + begin, g + i * m + begin, p + i * R, sums, m, width) < most;
                 }
                 for (; i < last; ++i) {
-                    project_columns_group<T, R, 1>(e + i * m + begin, g + i * m + begin, p + i * R, sums, m, width);
+                    good &= project_columns_group<T, R, 1>(e + i * m + begin, g + i * m + begin, p + i * R, sums, m, width) < most;
                 }
                 for (int k = 0; k < R; ++k) {
                     for (std::size_t j = 0; j < width; ++j) q[k * m + begin + j] += sums[k * column_block + j];
                 }
             }
         }
+        if (!good) ordinary.store(false, std::memory_order_relaxed);
     });
+    return ordinary.load();
 }
 
 // e = (e + g) - p q, out = p_mean q_mean ------------------------------------------------------------------
@@ -203,36 +226,36 @@ void settle_of(T* e, const T* g, const T* p, const T* q, T* out, const T* p_mean
 
 }  // namespace
 
-#define GRACE_RANKS(call)       \
-    switch (rank) {             \
-        case 1: call(1); break; \
-        case 2: call(2); break; \
-        case 3: call(3); break; \
-        case 4: call(4); break; \
-        case 5: call(5); break; \
-        case 6: call(6); break; \
-        case 7: call(7); break; \
-        case 8: call(8); break; \
+#define GRACE_RANKS(call)        \
+    switch (rank) {              \
+        case 1: return call(1);  \
+        case 2: return call(2);  \
+        case 3: return call(3);  \
+        case 4: return call(4);  \
+        case 5: return call(5);  \
+        case 6: return call(6);  \
+        case 7: return call(7);  \
+        default: return call(8); \
     }
 
-#define GRACE_DEFINE(T)                                                                                     \
-    void project_rows(const T* e, const T* g, const T* q, T* p, std::size_t n, std::size_t m, int rank,     \
-                      int threads) {                                                                        \
-        GRACE_RANKS(GRACE_ROWS_##T)                                                                         \
-    }                                                                                                       \
-    void project_columns(const T* e, const T* g, const T* p, T* q, std::size_t n, std::size_t m, int rank,  \
-                         int threads) {                                                                     \
-        GRACE_RANKS(GRACE_COLUMNS_##T)                                                                      \
-    }                                                                                                       \
-    void settle_factors(T* e, const T* g, const T* p, const T* q, T* out, const T* p_mean, const T* q_mean, \
-                        std::size_t n, std::size_t m, int rank, int threads) {                              \
-        GRACE_RANKS(GRACE_SETTLE_##T)                                                                       \
+#define GRACE_DEFINE(T)                                                                                             \
+    bool project_rows(const T* e, const T* g, const T* q, T* p, std::size_t n, std::size_t m, int rank, T most,     \
+                      int threads) {                                                                                \
+        GRACE_RANKS(GRACE_ROWS_##T)                                                                                 \
+    }                                                                                                               \
+    bool project_columns(const T* e, const T* g, const T* p, T* q, std::size_t n, std::size_t m, int rank, T most,  \
+                         int threads) {                                                                             \
+        GRACE_RANKS(GRACE_COLUMNS_##T)                                                                              \
+    }                                                                                                               \
+    void settle_factors(T* e, const T* g, const T* p, const T* q, T* out, const T* p_mean, const T* q_mean,         \
+                        std::size_t n, std::size_t m, int rank, int threads) {                                      \
+        GRACE_RANKS(GRACE_SETTLE_##T)                                                                               \
     }
 
-#define GRACE_ROWS_float(R) project_rows_of<float, R>(e, g, q, p, n, m, threads)
-#define GRACE_ROWS_double(R) project_rows_of<double, R>(e, g, q, p, n, m, threads)
-#define GRACE_COLUMNS_float(R) project_columns_of<float, R>(e, g, p, q, n, m, threads)
-#define GRACE_COLUMNS_double(R) project_columns_of<double, R>(e, g, p, q, n, m, threads)
+#define GRACE_ROWS_float(R) project_rows_of<float, R>(e, g, q, p, n, m, most, threads)
+#define GRACE_ROWS_double(R) project_rows_of<double, R>(e, g, q, p, n, m, most, threads)
+#define GRACE_COLUMNS_float(R) project_columns_of<float, R>(e, g, p, q, n, m, most, threads)
+#define GRACE_COLUMNS_double(R) project_columns_of<double, R>(e, g, p, q, n, m, most, threads)
 #define GRACE_SETTLE_float(R) settle_of<float, R>(e, g, p, q, out, p_mean, q_mean, n, m, threads)
 #define GRACE_SETTLE_double(R) settle_of<double, R>(e, g, p, q, out, p_mean, q_mean, n, m, threads)
 

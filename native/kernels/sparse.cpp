@@ -21,6 +21,13 @@ Fault sparse_add_(T* out, uint64_t d, const WireValues& values, uint64_t k, uint
 
 }  // namespace
 
+Fault sparse_check(u64 d, void* values, Dtype dtype, u64 k, u64 count, const u8* index, int threads) {
+    const WireValues sent{values, dtype};
+    if (!sent.zero(size_t(count), size_t(k))) return Fault::stray_values;
+    const Fault fault = visit_indices(d, k, count, index, threads, [](size_t) {}, [](size_t, size_t) {});
+    return fault == Fault::none && !sent.finite(size_t(count)) ? Fault::value_not_finite : fault;
+}
+
 #define GRACE_DEFINE(T)                                                                                      \
     Fault sparse_add(T* out, u64 d, void* values, Dtype dtype, u64 k, u64 count, const u8* index, T alpha,   \
                      int threads) {                                                                          \

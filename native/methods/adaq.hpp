@@ -14,3 +14,6 @@
 GRACE_DECLARE_BOTH(float)
 GRACE_DECLARE_BOTH(double)
 #undef GRACE_DECLARE_BOTH
+
+// Every check of `adaq_add`.
+GRACE_DECLARE(Fault, adaq_check, u64 d, u64 slots, u64 positive, u64 negative, const u8* index, const u8* signs, int threads)

@@ -23,8 +23,9 @@ constexpr u64 not_finite = ~u64(0);
 #define GRACE_DECLARE_BOTH(T)                                                                                               \
     GRACE_DECLARE(u64, dgc_encode, const EncoderInput<T>& s, u64 k, const Sampling& sampling, void* values, Dtype dtype,    \
                   u8* index, int threads)                                                                                   \
-    /* Correct and select; returns how many, or `not_finite` with m and v as they were, to rounding. */                     \
-    GRACE_DECLARE(u64, dgc_step, T* m, T* v, const T* g, T mu, bool nesterov, T scale, size_t n, u64 k,                     \
+    /* Correct and select; returns how many. If an element of g reaches `limit` or is not finite: `not_finite`, with m and */ \
+    /* v as they were, to rounding. */                                                                                      \
+    GRACE_DECLARE(u64, dgc_step, T* m, T* v, const T* g, T mu, bool nesterov, T scale, T limit, size_t n, u64 k,            \
                   const Sampling& sampling, void* values, Dtype dtype, u8* index, int threads)                              \
     /* Subtract from v what was sent, and clear its momentum (m may be null). */                                            \
     GRACE_DECLARE(Fault, dgc_commit, T* v, T* m, u64 d, void* values, Dtype dtype, u64 k, u64 count, const u8* index,       \

@@ -5,8 +5,9 @@
 #include "types.hpp"
 
 #define GRACE_DECLARE_BOTH(T)                                                                                            \
-    GRACE_DECLARE(void, eden_encode, const EncoderInput<T>& s, int bits, const double* centroids, u64 word, u8* codes,   \
-                  T* scales, int threads)                                                                                \
+    /* Scales of least squares, or unbiased ones. */                                                                     \
+    GRACE_DECLARE(void, eden_encode, const EncoderInput<T>& s, int bits, const double* centroids, bool least_squares,    \
+                  u64 word, u8* codes, T* scales, int threads)                                                           \
     /* False, and `out` untouched, if a scale is negative or not finite. */                                              \
     GRACE_DECLARE(bool, eden_add, T* out, size_t n, const u8* codes, const T* scales, int bits, const double* centroids, \
                   u64 word, T alpha, int threads)

@@ -21,3 +21,6 @@ constexpr size_t inceptionn_piece = 32768;
 GRACE_DECLARE_BOTH(float)
 GRACE_DECLARE_BOTH(double)
 #undef GRACE_DECLARE_BOTH
+
+// Every check of `inceptionn_add`.
+GRACE_DECLARE(Fault, inceptionn_check, size_t n, const u8* tags, u64 smalls, u64 mediums, u64 raws, int threads)

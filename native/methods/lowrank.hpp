@@ -11,12 +11,12 @@ constexpr int max_rank = 8;
 }
 
 #define GRACE_DECLARE_BOTH(T)                                                                              \
-    /* p = (e + g) q^T */                                                                                  \
-    GRACE_DECLARE(void, project_rows, const T* e, const T* g, const T* q, T* p, size_t n, size_t m,        \
-                  int rank, int threads)                                                                   \
-    /* q = p^T (e + g) */                                                                                  \
-    GRACE_DECLARE(void, project_columns, const T* e, const T* g, const T* p, T* q, size_t n,               \
-                  size_t m, int rank, int threads)                                                         \
+    /* p = (e + g) q^T; false if an element of e + g reaches the root of `most`, and perhaps if many together do. */ \
+    GRACE_DECLARE(bool, project_rows, const T* e, const T* g, const T* q, T* p, size_t n, size_t m,        \
+                  int rank, T most, int threads)                                                           \
+    /* q = p^T (e + g); the same */                                                                        \
+    GRACE_DECLARE(bool, project_columns, const T* e, const T* g, const T* p, T* q, size_t n,               \
+                  size_t m, int rank, T most, int threads)                                                 \
     /* e = (e + g) - p q, out = p_mean q_mean; either may be null, out may be g */                         \
     GRACE_DECLARE(void, settle_factors, T* e, const T* g, const T* p, const T* q, T* out, const T* p_mean, \
                   const T* q_mean, size_t n, size_t m, int rank, int threads)                              \

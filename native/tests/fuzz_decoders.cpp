@@ -13,6 +13,8 @@
 #include "methods/basic.hpp"
 #include "methods/blocks.hpp"
 #include "methods/cast.hpp"
+#include "methods/chunks.hpp"
+#include "methods/dct.hpp"
 #include "methods/eden.hpp"
 #include "methods/inceptionn.hpp"
 #include "methods/natural.hpp"
@@ -309,6 +311,39 @@ void sketch(Case& c) {
     }, true);
 }
 
+template <class T>
+void chunks(Case& c) {
+    const int bits = 1 << (c.setting % 3), width = 6;
+    const std::size_t size = std::size_t(1) << width, kept = 1 + c.k % size, rest = c.n % size;
+    const std::size_t kept_of_rest = rest ? 1 + c.k % rest : 0, full = c.n / size, count = full + (rest > 0);
+    const auto bytes = [&](int of) {
+        return full * ((kept * std::size_t(of) + 7) / 8) + (kept_of_rest * std::size_t(of) + 7) / 8;
+    };
+    const Exact<u8> positions(c.in, bytes(width)), codes(c.in, bytes(bits));
+    const Exact<u16> means(c.in, count << (bits - 1), 4);
+    const ChunkLayout layout{size, kept, kept_of_rest, bits, width};
+    everywhere<T>(c, [&](T* out, int threads) {
+        return GRACE_CALL(chunktopk_add, out, c.n, layout, positions.data, codes.data, means.data, T(0.5), threads);
+    }, true);
+}
+
+template <class T>
+void dct(Case& c) {
+    constexpr std::size_t size = 4096;
+    const std::size_t kept = 1 + c.k % size, left = c.n % size, full = c.n / size;
+    std::size_t rows = left ? 1 : 0;
+    while (rows * 64 < left) rows *= 2;
+    const std::size_t kept_of_rest = rows ? 1 + c.k % (rows * 64) : 0;
+    const Exact<u8> positions(c.in, full * ((kept * 12 + 7) / 8) + (kept_of_rest * 12 + 7) / 8);
+    const Exact<T> values(c.in, full * kept + kept_of_rest, 4);
+    const std::vector<double> factors(63, 1.0);
+    const DctLayout layout{kept, 0, rows, kept_of_rest, factors.data()};
+    const DctPayload payload{positions.data, const_cast<T*>(values.data), sizeof(T) == 4 ? Dtype::float32 : Dtype::float64};
+    everywhere<T>(c, [&](T* out, int threads) {
+        return GRACE_CALL(dct_add, out, c.n, layout, &payload, 1, 0.5, threads);
+    }, true);
+}
+
 // Classes of the sizes that the tags ask for, or of any sizes.
 template <class T>
 void inceptionn(Case& c) {
@@ -352,7 +387,7 @@ void finite(Case& c) {
     const int which = c.setting % 4;
     const Exact<u8> payload(c.in, c.n * std::size_t(sizes[which]));
     everywhere<T>(c, [&](T*, int threads) {
-        return GRACE_CALL(all_finite, payload.data, nullptr, c.n, sizes[which], masks[which], threads);
+        return GRACE_CALL(exponents_below, payload.data, nullptr, c.n, sizes[which], masks[which], masks[which], threads);
     });
 }
 
@@ -376,6 +411,8 @@ const Decoder decoders[][2] = {
     {sketch<float>, sketch<double>},
     {inceptionn<float>, inceptionn<double>},
     {adaq<float>, adaq<double>},
+    {chunks<float>, chunks<double>},
+    {dct<float>, dct<double>},
 };
 
 }  // namespace

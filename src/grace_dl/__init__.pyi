@@ -4,17 +4,23 @@ from typing import Any
 
 from torch import Tensor
 
+from .algebra.auto import auto as auto
 from .algebra.base import Method as Method
 from .algebra.compose import by_parameter as by_parameter, schedule as schedule
 from .algebra.custom import custom as custom
+from .algebra.hierarchical import hierarchical as hierarchical
 from .algebra.text import parse as parse
+from .checkpoints import load as load, save as save, stateful as stateful
 from .communicator.base import Communicator as Communicator
 from .compat.params import grace_from_params as grace_from_params
 from .compressor.base import Compressor as Compressor
 from .errors import GraceError as GraceError
 from .handle import Handle as Handle
 from .integrations.attach import attach as attach, manual as manual
+from .integrations.local_steps import LocalSteps as LocalSteps
+from .integrations.onebit_adam import OneBitAdam as OneBitAdam, ZeroOneAdam as ZeroOneAdam
 from .memory.base import Memory as Memory
+from .plan.recorder import profile as profile
 from .registry import register as register
 from .transport.simulated import simulated as simulated
 
@@ -24,22 +30,33 @@ __all__ = [
     "__version__",
     "attach",
     "manual",
+    "LocalSteps",
+    "OneBitAdam",
+    "ZeroOneAdam",
+    "save",
+    "load",
+    "stateful",
     "Handle",
     "Method",
     "by_parameter",
     "schedule",
+    "hierarchical",
+    "auto",
     "custom",
     "parse",
     "Compressor",
     "Memory",
     "Communicator",
     "register",
+    "profile",
     "simulated",
     "GraceError",
     "grace_from_params",
     "acpsgd",
     "adaq",
     "bf16",
+    "chunktopk",
+    "demo",
     "dgc",
     "eden",
     "efsignsgd",
@@ -75,6 +92,10 @@ def acpsgd(
 ) -> Method:
     """Low rank: alternates between averaging P = M orth(Q) and Q = Mᵀ orth(P), one per step; the result is P Qᵀ.
 
+        M = e + g as an n × m matrix
+        even steps: B = orth(Q),  P = mean(M B),   result P Bᵀ,  e = M - (M B) Bᵀ
+        odd steps:  B = orth(P),  Q = mean(Mᵀ B),  result B Qᵀ,  e = M - B (Mᵀ B)ᵀ
+
     rank: the number of columns of each factor; 1 to 4 is usual.
     min_compression_rate: tensors whose factors are not this many times smaller are sent uncompressed.
     start_iter: gradients are averaged uncompressed before this step.
@@ -95,6 +116,7 @@ def adaq(
     *,
     beta: float = 1.0,
     gamma: float = 1.0,
+    eta: float = 1.0,
     memory: str | None = None,
     communicator: str | None = None,
     seed: int = 0,
@@ -102,11 +124,18 @@ def adaq(
 ) -> Method:
     """Sends the top share of positives and of negatives, each as its mean, with coded indices and one sign bit each.
 
+        S⁺, S⁻ = the largest share of the positive and of the negative elements
+        Q(x) = mean(S⁺) in S⁺, mean(S⁻) in S⁻, else 0
+
     ratio: the share of each side that is sent; at least one element if there is any.
     beta: weight of the residual; 1 is plain error feedback, less forgets.
     gamma: weight of the gradient.
-    memory: the error memory, by name: one of residual, none.
-    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast; allgather by default.
+    With memory='ef21':
+    eta: the weight of the gradient in v = (1 - eta) v + eta * gradient. 1 is plain EF21, for exact gradients or
+        large batches; less, usually 0.1, is EF21-SGDM (Fatkhullin 2023), for stochastic gradients. The optimizer then needs no
+        momentum.
+    memory: the error memory, by name: one of residual, none, ef21.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, sparse_allreduce; allgather by default, sparse_allreduce from 16 ranks on.
     seed: the seed of all random draws.
     dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
@@ -119,6 +148,8 @@ def adaq(
 
 def bf16(
     *,
+    beta: float = 1.0,
+    gamma: float = 1.0,
     memory: str | None = None,
     communicator: str | None = None,
     seed: int = 0,
@@ -126,6 +157,12 @@ def bf16(
 ) -> Method:
     """Casts to bfloat16: the range of float32 with 8 bits of precision.
 
+    An all-reduce sums in bfloat16. With `communicator="alltoall"` the sum over ranks is in float32: each rank's values and
+    the average are rounded once.
+
+    With memory='residual':
+    beta: weight of the residual; 1 is plain error feedback, less forgets.
+    gamma: weight of the gradient.
     memory: the error memory, by name: one of none, residual.
     communicator: the collective that exchanges payloads, by name: one of allreduce, allgather, broadcast, alltoall; allreduce by default.
     seed: the seed of all random draws.
@@ -135,6 +172,86 @@ def bf16(
 
     >>> import grace_dl as grace
     >>> grace.bf16() == grace.parse('bf16')
+    True
+    """
+
+def chunktopk(
+    kept: int = 64,
+    chunk: int = 4096,
+    bits: int = 2,
+    *,
+    beta: float = 1.0,
+    gamma: float = 1.0,
+    eta: float = 1.0,
+    memory: str | None = None,
+    communicator: str | None = None,
+    seed: int = 0,
+    dense_below: int | None = None,
+) -> Method:
+    """Sends the largest magnitudes of each chunk of consecutive elements, as positions and values of a few bits.
+
+        S = the `kept` largest |x| of a chunk
+        Q(x) = sign(x) · (mean magnitude of the bin of |x|) in S, else 0
+
+    kept: elements of a chunk that are sent. Ties are broken by the lowest index.
+    chunk: elements of a chunk, a power of two from 64 to 65536.
+    bits: 1, 2 or 4 bits of a value: its sign and the number of a bin. The bins of a chunk divide the range of the magnitudes
+        it sends, and each is decoded to its mean.
+    beta: weight of the residual; 1 is plain error feedback, less forgets.
+    gamma: weight of the gradient.
+    With memory='ef21':
+    eta: the weight of the gradient in v = (1 - eta) v + eta * gradient. 1 is plain EF21, for exact gradients or
+        large batches; less, usually 0.1, is EF21-SGDM (Fatkhullin 2023), for stochastic gradients. The optimizer then needs no
+        momentum.
+    memory: the error memory, by name: one of residual, none, ef21.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, sparse_allreduce; allgather by default, sparse_allreduce from 12 ranks on.
+    seed: the seed of all random draws.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
+
+    Reference: SparseLoCo, arXiv:2508.15706. Bits per element: kept x (log2(chunk) + bits) / chunk.
+
+    >>> import grace_dl as grace
+    >>> grace.chunktopk() == grace.parse('chunktopk:64')
+    True
+    """
+
+def demo(
+    kept: int = 32,
+    sign: bool = False,
+    value_dtype: str | None = None,
+    *,
+    decay: float = 0.999,
+    beta: float = 1.0,
+    gamma: float = 1.0,
+    memory: str | None = None,
+    communicator: str | None = None,
+    seed: int = 0,
+    dense_below: int | None = None,
+) -> Method:
+    """Sends the largest coefficients of the cosine transform of chunks of 64 x 64 elements.
+
+        m ← decay · m + g,  q = the `kept` largest of D m Dᵀ,  m ← m − Dᵀ q D
+
+    D is the orthonormal cosine transform (DCT-II), m the momentum that its own memory keeps, and Dᵀ q D what peers decode.
+    Chunks are tiles of a matrix whose sides are multiples of 64, and 4096 consecutive elements otherwise. With its own memory,
+    what is transformed is a momentum, which gives up what was sent; the optimizer then needs no momentum.
+
+    kept: coefficients of a chunk that are sent. Ties are broken by the lowest index.
+    sign: the result is the sign of the average, as in the paper; otherwise it is the average.
+    value_dtype: "float16" or "bfloat16" halves the values on the wire; None sends the gradient's own precision.
+    decay: the weight of the previous momentum.
+    With memory='residual':
+    beta: weight of the residual; 1 is plain error feedback, less forgets.
+    gamma: weight of the gradient.
+    memory: the error memory, by name: one of demo, residual, none.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast; allgather by default.
+    seed: the seed of all random draws.
+    dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
+
+    Reference: Peng 2024, arXiv:2411.19870. Bits per element: kept x (value + 12) / 4096.
+
+    >>> import grace_dl as grace
+    >>> grace.demo() == grace.parse('demo:32')
     True
     """
 
@@ -156,12 +273,17 @@ def dgc(
     nesterov: bool = False,
     momentum_masking: bool = True,
     gradient_clipping: float | Callable[[Tensor], Tensor] | None = None,
+    beta: float = 1.0,
+    gamma: float = 1.0,
     memory: str | None = None,
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Method:
     """Sends at most k elements above a sampled threshold; pair it with the `dgc` memory.
+
+        S = elements with |v| ≥ t, at most k;  t is estimated from a sample
+        Q(v) = v in S, else 0
 
     ratio: share of the elements sent, once the warm-up is over.
     sample_ratio, strided_sample: the share of elements sampled for the threshold, at a stride or at random;
@@ -179,8 +301,11 @@ def dgc(
     momentum_masking: set m to zero where an element was sent, so that stale momentum is dropped.
     gradient_clipping: before accumulation, limit each parameter's local gradient to this norm divided by the square
     root of the number of workers; or a function from gradient to clipped gradient.
+    With memory='residual':
+    beta: weight of the residual; 1 is plain error feedback, less forgets.
+    gamma: weight of the gradient.
     memory: the error memory, by name: one of dgc, residual.
-    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast; allgather by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, sparse_allreduce; allgather by default, sparse_allreduce from 5 ranks on.
     seed: the seed of all random draws.
     dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
@@ -193,18 +318,35 @@ def dgc(
 
 def eden(
     bits: int = 1,
+    scale: str | None = None,
     *,
+    beta: float = 1.0,
+    gamma: float = 1.0,
+    decay: float = 0.8,
+    reset: int = 1024,
     memory: str | None = None,
     communicator: str | None = None,
     seed: int = 0,
     dense_below: int | None = None,
 ) -> Method:
-    """Rotates blocks of 4096 elements at random and quantises each coordinate to `bits` bits, with an unbiased scale.
+    """Rotates blocks of 4096 elements at random and quantises each coordinate to `bits` bits, with a scale for each block.
+
+        R = H D2 H D1 (Hadamard matrix, random signs),  q = nearest centroids of a normal distribution to R x
+        Q(x) = s · Rᵀ q,  s = |x|² / ⟨R x, q⟩, which makes E Q(x) = x
 
     bits: 1 to 4 per coordinate. The rotation's seed is part of the payload, so every rank draws its own: errors of
-    different ranks are independent and average out.
-    memory: the error memory, by name: one of none, residual.
-    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default.
+        different ranks are independent and average out.
+    scale: "unbiased" makes the expectation of the decoded block the block itself. "least_squares" minimizes its error, which
+        is what error feedback needs: with 1 bit 0.36 instead of 0.57 of the block's square norm. None: chosen by the memory in
+        use.
+    With memory='residual':
+    beta: weight of the residual; 1 is plain error feedback, less forgets.
+    gamma: weight of the gradient.
+    With memory='loco':
+    decay: the weight of the previous errors.
+    reset: every so many steps the error is set to zero.
+    memory: the error memory, by name: one of none, residual, loco.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default, alltoall from 3 ranks on.
     seed: the seed of all random draws.
     dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
@@ -225,9 +367,11 @@ def efsignsgd(
 ) -> Method:
     """Sends mean(abs x) * sign(x) of x = e + lr * g; the result is the mean over workers divided by lr.
 
+        Q(x) = mean|x| · sign(x)
+
     lr: the learning rate of the optimizer; the residual is stored in units of its step.
     memory: the error memory, by name: one of efsignsgd.
-    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast; allgather by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default, alltoall from 3 ranks on.
     seed: the seed of all random draws.
     dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
@@ -240,6 +384,8 @@ def efsignsgd(
 
 def fp16(
     *,
+    beta: float = 1.0,
+    gamma: float = 1.0,
     memory: str | None = None,
     communicator: str | None = None,
     seed: int = 0,
@@ -247,6 +393,12 @@ def fp16(
 ) -> Method:
     """Casts to float16; values out of range saturate.
 
+    An all-reduce sums in float16. With `communicator="alltoall"` the sum over ranks is in float32: each rank's values and the
+    average are rounded once.
+
+    With memory='residual':
+    beta: weight of the residual; 1 is plain error feedback, less forgets.
+    gamma: weight of the gradient.
     memory: the error memory, by name: one of none, residual.
     communicator: the collective that exchanges payloads, by name: one of allreduce, allgather, broadcast, alltoall; allreduce by default.
     seed: the seed of all random draws.
@@ -263,6 +415,8 @@ def fp8(
     *,
     beta: float = 1.0,
     gamma: float = 1.0,
+    decay: float = 0.8,
+    reset: int = 1024,
     memory: str | None = None,
     communicator: str | None = None,
     seed: int = 0,
@@ -270,10 +424,17 @@ def fp8(
 ) -> Method:
     """e4m3 floats, scaled so that the largest of each block of 256 is exact.
 
+        s = max|x| / 448 for each block,  Q(x) = s · e4m3(x / s), rounded to nearest even
+
+    448 is the largest number of e4m3. Every block sends its scale s.
+
     beta: weight of the residual; 1 is plain error feedback, less forgets.
     gamma: weight of the gradient.
-    memory: the error memory, by name: one of residual, none.
-    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default.
+    With memory='loco':
+    decay: the weight of the previous errors.
+    reset: every so many steps the error is set to zero.
+    memory: the error memory, by name: one of residual, none, loco.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default, alltoall from 3 ranks on.
     seed: the seed of all random draws.
     dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
@@ -289,6 +450,7 @@ def inceptionn(
     *,
     beta: float = 1.0,
     gamma: float = 1.0,
+    eta: float = 1.0,
     memory: str | None = None,
     communicator: str | None = None,
     seed: int = 0,
@@ -296,11 +458,17 @@ def inceptionn(
 ) -> Method:
     """Drops values below the error bound, sends others as 8- or 16-bit multiples of it, and large values uncompressed.
 
+        b the bound:  Q(x) = 0 if |x| < b,  b · round(x / b) if |x| < 32768 b,  else x
+
     error_bound: no element is off by more than this; the largest power of two that does not exceed it is used, because
     multiples of a power of two are exact.
     beta: weight of the residual; 1 is plain error feedback, less forgets.
     gamma: weight of the gradient.
-    memory: the error memory, by name: one of residual, none.
+    With memory='ef21':
+    eta: the weight of the gradient in v = (1 - eta) v + eta * gradient. 1 is plain EF21, for exact gradients or
+        large batches; less, usually 0.1, is EF21-SGDM (Fatkhullin 2023), for stochastic gradients. The optimizer then needs no
+        momentum.
+    memory: the error memory, by name: one of residual, none, ef21.
     communicator: the collective that exchanges payloads, by name: one of allgather, broadcast; allgather by default.
     seed: the seed of all random draws.
     dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
@@ -314,6 +482,10 @@ def inceptionn(
 
 def int4(
     *,
+    beta: float = 1.0,
+    gamma: float = 1.0,
+    decay: float = 0.8,
+    reset: int = 1024,
     memory: str | None = None,
     communicator: str | None = None,
     seed: int = 0,
@@ -321,8 +493,18 @@ def int4(
 ) -> Method:
     """Integers of 4 bits, stochastically rounded, with the absmax of each block of 256 as its scale.
 
-    memory: the error memory, by name: one of none, residual.
-    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; alltoall by default.
+        s = max|x| / 7 for each block,  Q(x) = s · sign(x) · ⌊|x| / s + u⌋
+
+    u is uniform in [0, 1), so that rounding is unbiased. Every block sends its scale s.
+
+    With memory='residual':
+    beta: weight of the residual; 1 is plain error feedback, less forgets.
+    gamma: weight of the gradient.
+    With memory='loco':
+    decay: the weight of the previous errors.
+    reset: every so many steps the error is set to zero.
+    memory: the error memory, by name: one of none, residual, loco.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default, alltoall from 3 ranks on.
     seed: the seed of all random draws.
     dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
@@ -335,6 +517,10 @@ def int4(
 
 def int8(
     *,
+    beta: float = 1.0,
+    gamma: float = 1.0,
+    decay: float = 0.8,
+    reset: int = 1024,
     memory: str | None = None,
     communicator: str | None = None,
     seed: int = 0,
@@ -342,8 +528,18 @@ def int8(
 ) -> Method:
     """Integers of 8 bits, stochastically rounded, with the absmax of each block of 256 as its scale.
 
-    memory: the error memory, by name: one of none, residual.
-    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; alltoall by default.
+        s = max|x| / 127 for each block,  Q(x) = s · sign(x) · ⌊|x| / s + u⌋
+
+    u is uniform in [0, 1), so that rounding is unbiased. Every block sends its scale s.
+
+    With memory='residual':
+    beta: weight of the residual; 1 is plain error feedback, less forgets.
+    gamma: weight of the gradient.
+    With memory='loco':
+    decay: the weight of the previous errors.
+    reset: every so many steps the error is set to zero.
+    memory: the error memory, by name: one of none, residual, loco.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default, alltoall from 3 ranks on.
     seed: the seed of all random draws.
     dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
@@ -356,6 +552,10 @@ def int8(
 
 def natural(
     *,
+    beta: float = 1.0,
+    gamma: float = 1.0,
+    decay: float = 0.8,
+    reset: int = 1024,
     memory: str | None = None,
     communicator: str | None = None,
     seed: int = 0,
@@ -363,8 +563,18 @@ def natural(
 ) -> Method:
     """Rounds stochastically to a power of two: a sign and an exponent below the largest of its block.
 
-    memory: the error memory, by name: one of none, residual.
-    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default.
+        2^a ≤ |x| ≤ 2^(a+1):  Q(x) = sign(x) · 2^(a+1) with probability |x| / 2^a - 1, else sign(x) · 2^a
+
+    These are the two powers of two around x, with probabilities that make the rounding unbiased.
+
+    With memory='residual':
+    beta: weight of the residual; 1 is plain error feedback, less forgets.
+    gamma: weight of the gradient.
+    With memory='loco':
+    decay: the weight of the previous errors.
+    reset: every so many steps the error is set to zero.
+    memory: the error memory, by name: one of none, residual, loco.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default, alltoall from 3 ranks on.
     seed: the seed of all random draws.
     dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
@@ -377,6 +587,8 @@ def natural(
 
 def none(
     *,
+    beta: float = 1.0,
+    gamma: float = 1.0,
     memory: str | None = None,
     communicator: str | None = None,
     seed: int = 0,
@@ -384,6 +596,9 @@ def none(
 ) -> Method:
     """Sends the tensor uncompressed.
 
+    With memory='residual':
+    beta: weight of the residual; 1 is plain error feedback, less forgets.
+    gamma: weight of the gradient.
     memory: the error memory, by name: one of none, residual.
     communicator: the collective that exchanges payloads, by name: one of allreduce, allgather, broadcast, alltoall; allreduce by default.
     seed: the seed of all random draws.
@@ -400,6 +615,8 @@ def onebit(
     *,
     beta: float = 1.0,
     gamma: float = 1.0,
+    decay: float = 0.8,
+    reset: int = 1024,
     memory: str | None = None,
     communicator: str | None = None,
     seed: int = 0,
@@ -407,10 +624,17 @@ def onebit(
 ) -> Method:
     """Signs, decoded to the mean of the negative elements and the mean of the others.
 
+        Q(x) = mean(x where x < 0) if x < 0, else mean(x where x ≥ 0)
+
+    Both means are sent with the signs.
+
     beta: weight of the residual; 1 is plain error feedback, less forgets.
     gamma: weight of the gradient.
-    memory: the error memory, by name: one of residual, none.
-    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast; allgather by default.
+    With memory='loco':
+    decay: the weight of the previous errors.
+    reset: every so many steps the error is set to zero.
+    memory: the error memory, by name: one of residual, none, loco.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default, alltoall from 3 ranks on.
     seed: the seed of all random draws.
     dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
@@ -434,6 +658,9 @@ def powersgd(
 ) -> Method:
     """Low rank: averages P = M Q, orthonormalises it, averages Q = Mᵀ P; the result is P Qᵀ.
 
+        M = e + g as an n × m matrix
+        P = orth(mean(M Q)),  Q = mean(Mᵀ P),  result P Qᵀ,  e = M - P (Mᵀ P)ᵀ
+
     rank: the number of columns of each factor; 1 to 4 is usual.
     min_compression_rate: tensors whose factors are not this many times smaller are sent uncompressed.
     num_iters_per_step: power iterations per step, two all-reduces each.
@@ -455,6 +682,10 @@ def qsgd(
     bucket_size: int = 128,
     norm: str = 'l2',
     *,
+    beta: float = 1.0,
+    gamma: float = 1.0,
+    decay: float = 0.8,
+    reset: int = 1024,
     memory: str | None = None,
     communicator: str | None = None,
     seed: int = 0,
@@ -462,11 +693,19 @@ def qsgd(
 ) -> Method:
     """Levels of a bucket's norm, stochastically rounded: norm * sign * xi / quantum_num.
 
+        s = ‖bucket‖ / quantum_num,  Q(x) = s · sign(x) · ⌊|x| / s + u⌋,  u uniform in [0, 1)
+
     quantum_num: the number of levels between zero and the norm; 127 takes one byte per element.
     bucket_size: elements that share a norm.
     norm: "l2", as in the paper, or "max", which has a smaller error.
-    memory: the error memory, by name: one of none, residual.
-    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default.
+    With memory='residual':
+    beta: weight of the residual; 1 is plain error feedback, less forgets.
+    gamma: weight of the gradient.
+    With memory='loco':
+    decay: the weight of the previous errors.
+    reset: every so many steps the error is set to zero.
+    memory: the error memory, by name: one of none, residual, loco.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default, alltoall from 3 ranks on.
     seed: the seed of all random draws.
     dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
@@ -481,6 +720,8 @@ def randomk(
     ratio: float = 0.01,
     scaled: bool | None = None,
     *,
+    beta: float = 1.0,
+    gamma: float = 1.0,
     memory: str | None = None,
     communicator: str | None = None,
     seed: int = 0,
@@ -488,12 +729,19 @@ def randomk(
 ) -> Method:
     """Sends the values at k random indices, which are the same on every rank, so payloads can be summed.
 
+        S = one random index from each of k strata, the same on all ranks
+        Q(x) = x in S, else 0;  scaled: |stratum| · x in S, which makes E Q(x) = x
+
     The tensor is split into k strata whose sizes differ by at most one, and one index is drawn in each. Every element
     is as likely as with k draws without replacement; the variance is lower, indices are sorted and distinct at O(k)
     cost, and memory is accessed in order.
+
     ratio: share of the elements sent.
     scaled: multiply each value by its stratum's size, which makes the estimate unbiased. Use it without a memory;
     with error feedback it must be False, or the residual diverges. None: chosen by the memory in use.
+    With memory='residual':
+    beta: weight of the residual; 1 is plain error feedback, less forgets.
+    gamma: weight of the gradient.
     memory: the error memory, by name: one of none, residual.
     communicator: the collective that exchanges payloads, by name: one of allreduce, allgather, broadcast; allreduce by default.
     seed: the seed of all random draws.
@@ -515,8 +763,12 @@ def signsgd(
 ) -> Method:
     """Signs, combined by majority vote over workers; the result is 1 or -1, or 0 where all gradients are 0.
 
+        result = sign(Σ sign(g)) over workers
+
+    Ties take a random sign, the same on all ranks.
+
     memory: the error memory, by name: one of none.
-    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast; allgather by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default, alltoall from 3 ranks on.
     seed: the seed of all random draws.
     dense_below: parameters with fewer elements are sent uncompressed; 0 by default.
 
@@ -537,9 +789,11 @@ def signum(
 ) -> Method:
     """Signs of the momentum m = momentum * m + (1 - momentum) * g, combined by majority vote over workers.
 
+        m = momentum · m + (1 - momentum) · g,  result = sign(Σ sign(m)) over workers
+
     momentum: the weight of the previous momentum.
     memory: the error memory, by name: one of signum.
-    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast; allgather by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default, alltoall from 3 ranks on.
     seed: the seed of all random draws.
     dense_below: parameters with fewer elements are sent uncompressed; 0 by default.
 
@@ -555,6 +809,8 @@ def sketch(
     *,
     beta: float = 1.0,
     gamma: float = 1.0,
+    decay: float = 0.8,
+    reset: int = 1024,
     memory: str | None = None,
     communicator: str | None = None,
     seed: int = 0,
@@ -562,11 +818,16 @@ def sketch(
 ) -> Method:
     """Codes each element by its quantile bucket; a bucket is decoded to the mean of its elements.
 
+        Q(x) = mean of the elements between the two quantiles around x
+
     quantiles: the number of buckets, a power of two from 2 to 256.
     beta: weight of the residual; 1 is plain error feedback, less forgets.
     gamma: weight of the gradient.
-    memory: the error memory, by name: one of residual, none.
-    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default.
+    With memory='loco':
+    decay: the weight of the previous errors.
+    reset: every so many steps the error is set to zero.
+    memory: the error memory, by name: one of residual, none, loco.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default, alltoall from 3 ranks on.
     seed: the seed of all random draws.
     dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
@@ -579,6 +840,8 @@ def sketch(
 
 def terngrad(
     *,
+    beta: float = 1.0,
+    gamma: float = 1.0,
     memory: str | None = None,
     communicator: str | None = None,
     seed: int = 0,
@@ -586,8 +849,16 @@ def terngrad(
 ) -> Method:
     """Clips at 2.5 sigma, then sends sign times scale with probability abs(x) / scale, or zero.
 
+        s = min(max|x|, 2.5 σ),  σ² = mean(x²)
+        Q(x) = s · sign(x) with probability min(|x|, s) / s, else 0
+
+    Five elements take one byte.
+
+    With memory='residual':
+    beta: weight of the residual; 1 is plain error feedback, less forgets.
+    gamma: weight of the gradient.
     memory: the error memory, by name: one of none, residual.
-    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast; allgather by default.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default, alltoall from 3 ranks on.
     seed: the seed of all random draws.
     dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
@@ -604,6 +875,7 @@ def threshold(
     *,
     beta: float = 1.0,
     gamma: float = 1.0,
+    eta: float = 1.0,
     memory: str | None = None,
     communicator: str | None = None,
     seed: int = 0,
@@ -611,12 +883,18 @@ def threshold(
 ) -> Method:
     """Sends the elements with |x| >= threshold; their number depends on the data and may be zero.
 
+        Q(x) = x if |x| ≥ threshold, else 0
+
     threshold: the smallest magnitude that is sent, in units of the gradient.
     value_dtype: "float16" or "bfloat16" halves the values on the wire; None sends the gradient's own precision.
     beta: weight of the residual; 1 is plain error feedback, less forgets.
     gamma: weight of the gradient.
-    memory: the error memory, by name: one of residual, none.
-    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast; allgather by default.
+    With memory='ef21':
+    eta: the weight of the gradient in v = (1 - eta) v + eta * gradient. 1 is plain EF21, for exact gradients or
+        large batches; less, usually 0.1, is EF21-SGDM (Fatkhullin 2023), for stochastic gradients. The optimizer then needs no
+        momentum.
+    memory: the error memory, by name: one of residual, none, ef21.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, sparse_allreduce; allgather by default, sparse_allreduce from 5 ranks on.
     seed: the seed of all random draws.
     dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
@@ -633,6 +911,7 @@ def topk(
     *,
     beta: float = 1.0,
     gamma: float = 1.0,
+    eta: float = 1.0,
     memory: str | None = None,
     communicator: str | None = None,
     seed: int = 0,
@@ -640,13 +919,20 @@ def topk(
 ) -> Method:
     """Sends the k largest magnitudes with coded indices.
 
+        S = the k largest |x|,  k = ratio · d
+        Q(x) = x in S, else 0
+
     ratio: share of the elements sent, k = ratio * d rounded, at least 1. Ties are broken by the lowest
     index, so that every backend selects the same elements.
     value_dtype: "float16" or "bfloat16" halves the values on the wire; None sends the gradient's own precision.
     beta: weight of the residual; 1 is plain error feedback, less forgets.
     gamma: weight of the gradient.
-    memory: the error memory, by name: one of residual, none.
-    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast; allgather by default.
+    With memory='ef21':
+    eta: the weight of the gradient in v = (1 - eta) v + eta * gradient. 1 is plain EF21, for exact gradients or
+        large batches; less, usually 0.1, is EF21-SGDM (Fatkhullin 2023), for stochastic gradients. The optimizer then needs no
+        momentum.
+    memory: the error memory, by name: one of residual, none, ef21.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, sparse_allreduce; allgather by default, sparse_allreduce from 5 ranks on.
     seed: the seed of all random draws.
     dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 
@@ -661,6 +947,8 @@ def u8bit(
     *,
     beta: float = 1.0,
     gamma: float = 1.0,
+    decay: float = 0.8,
+    reset: int = 1024,
     memory: str | None = None,
     communicator: str | None = None,
     seed: int = 0,
@@ -668,10 +956,17 @@ def u8bit(
 ) -> Method:
     """A sign and the nearest of 128 magnitudes spread over seven decades below the largest element.
 
+        s = max|x|,  Q(x) = s · sign(x) · (the nearest magnitude t of the table to |x| / s)
+
+    The tensor has one scale s.
+
     beta: weight of the residual; 1 is plain error feedback, less forgets.
     gamma: weight of the gradient.
-    memory: the error memory, by name: one of residual, none.
-    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default.
+    With memory='loco':
+    decay: the weight of the previous errors.
+    reset: every so many steps the error is set to zero.
+    memory: the error memory, by name: one of residual, none, loco.
+    communicator: the collective that exchanges payloads, by name: one of allgather, broadcast, alltoall; allgather by default, alltoall from 3 ranks on.
     seed: the seed of all random draws.
     dense_below: parameters with fewer elements are sent uncompressed; 1024 by default.
 

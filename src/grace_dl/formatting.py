@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from .errors import ConfigError
+
 UNLIMITED = 1e14
 """Bits per second from which a link counts as unlimited: result files write 1e15 for infinity."""
 
@@ -35,6 +37,18 @@ def milliseconds(seconds: float) -> str:
     '12.3 ms'
     """
     return f"{number(1e3 * seconds)} ms"
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours.
+
+    >>> duration(4.25), duration(45), duration(600), duration(9000)
+    ('4.2 s', '45 s', '10 min', '2 h 30 min')
+    """
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.{1 if seconds < 10 else 0}f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def size(count: float) -> str:
@@ -67,6 +81,23 @@ def rate(bits: float) -> str:
                 else f"{bits / scale:,.0f} {unit}"
             )
     return f"{bits / 1e3:.3g} kbit/s"
+
+
+def parse_rate(text: str) -> float:
+    """Bits per second of a link rate such as `100mbit`; infinity for `unlimited`.
+
+    >>> parse_rate("100mbit"), parse_rate("2.5gbit"), parse_rate("unlimited")
+    (100000000.0, 2500000000.0, inf)
+    """
+    if text == "unlimited":
+        return math.inf
+    found = _RATE.fullmatch(text)
+    if not found or float(found[1]) == 0:
+        raise ConfigError(f"rate {text!r} is no link rate; write 100mbit, 1gbit, 10gbit or unlimited.")
+    return float(found[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[found[2]]
+
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?)(k|m|g)bit")
 
 
 def link(record: Mapping[str, Any]) -> str:

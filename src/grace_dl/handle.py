@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -49,6 +49,17 @@ class Handle:
         """Bytes, collectives and seconds of this rank since `attach`; also available after `close`."""
         return self._stats.copy()
 
+    @property
+    def settled(self) -> bool:
+        """Whether the method `auto` has made its choice, until it looks again; True for every other method."""
+        return self.session.tuner is None or self.session.tuner.settled
+
+    def explain(self) -> str:
+        """What is in use and why; of interest for the method `auto`, which says what it measured and chose."""
+        if self.session.tuner is None:
+            return f"{self.method} is in use because it was attached; only auto chooses by itself."
+        return self.session.tuner.explain()
+
     def switch(self, method: Method | str | CarriesMethod) -> None:
         """Use another method from the next step on. All ranks must do so between the same two steps.
 
@@ -65,14 +76,18 @@ class Handle:
         self.switch(build("none"))
 
     def state_dict(self) -> dict[str, Any]:
-        """All state of this rank: residuals, momenta, factors and step counters. Every rank saves its own."""
+        """All state of this rank: residuals, momenta, factors and step counters. Ranks differ, so every rank saves its own."""
         self._check_idle("save")
         return self.session.state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a `state_dict` of the same rank, number of ranks and method; anything else is rejected."""
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Restore the `state_dict` of this rank; that of another rank or method is rejected.
+
+        Pass a list with the states of all ranks to continue on a different number of ranks: residuals are converted so that
+        their contribution to the average is conserved, momenta are averaged, and step counters continue.
+        """
         self._check_idle("load")
-        self.session.load_state_dict(state)
+        self.session.load_state_dict(state, self._parameter_names())
 
     def _check_idle(self, what: str) -> None:
         if self._busy():
@@ -103,6 +118,10 @@ class Handle:
     def _busy(self) -> bool:
         """Whether a step is in progress."""
         return False
+
+    def _parameter_names(self) -> Collection[str] | None:
+        """The names of all parameters of the target; None if it is not known which will come."""
+        return None
 
     def _switched(self) -> None:
         """Called after a switch to another method."""

@@ -47,8 +47,9 @@ class MethodInfo:
     family: str
     memories: tuple[str, ...]
     """Valid memories; the first is the default."""
-    communicator: str
-    """Its default communicator."""
+    communicators: tuple[tuple[int, str], ...]
+    """Its default communicators: pairs of the smallest number of ranks and a name, in ascending order, the first from one
+    rank on. Empty: `catalog.defaults_of` derives them from the compressor's properties."""
     dense_below: int
     """Parameters with fewer elements are sent dense (0: none)."""
     parameters: tuple[Parameter, ...]
@@ -84,14 +85,15 @@ def register(
     bits: str = "",
     family: str = "",
     memories: Iterable[str] | None = None,
-    communicator: str | None = None,
+    communicator: str | Mapping[int, str] | None = None,
     dense_below: int = DENSE_BELOW,
     schedule: Callable[..., Stages] | None = None,
     warn: Mapping[str, str] | None = None,
 ) -> Callable[[T], T]:
     """Class decorator: give a `Compressor` a name, a constructor `grace.<name>(...)` and a text form.
 
-    `memories`: valid memories, the default first. `communicator`: the default communicator.
+    `memories`: valid memories, the default first. `communicator`: the default communicator; a mapping such as
+    `{1: "allgather", 3: "alltoall"}` names the one to use from each number of ranks on.
     `dense_below`: parameters with fewer elements are sent uncompressed. `warn`: memories that are allowed but diverge.
     `schedule`: a function of settings that returns stages, for a method that changes during training.
     """
@@ -128,7 +130,7 @@ def describe(
     bits: str = "",
     family: str = "",
     memories: Iterable[str] | None = None,
-    communicator: str | None = None,
+    communicator: str | Mapping[int, str] | None = None,
     dense_below: int = DENSE_BELOW,
     schedule: Callable[..., Stages] | None = None,
     warn: Mapping[str, str] | None = None,
@@ -141,13 +143,39 @@ def describe(
         reference=reference,
         bits=bits,
         family=family,
-        memories=tuple(memories or (("residual", "none") if cls.biased else ("none", "residual"))),
-        communicator=communicator or ("allreduce" if cls.sums else "allgather"),
+        memories=tuple(memories or _suitable(cls)),
+        communicators=_by_ranks(name, communicator),
         dense_below=dense_below,
         parameters=parameters(cls),
         schedule=schedule,
         warn=dict(warn or {}),
     )
+
+
+def _suitable(cls: Any) -> tuple[str, ...]:
+    """The memories of a compressor whose registration names none."""
+    found = ("residual", "none") if cls.biased else ("none", "residual")
+    if cls.elementwise:
+        return found if cls.lossless else (*found, "loco")
+    # Not if slices may be encoded again by their owners: what that loses would be missing in the estimate that all ranks keep.
+    return (*found, "ef21") if cls.biased else found
+
+
+def _by_ranks(name: str, given: str | Mapping[int, str] | None) -> tuple[tuple[int, str], ...]:
+    """Default communicators in ascending order of the number of ranks from which they apply.
+
+    >>> _by_ranks("mine", {3: "alltoall", 1: "allgather"})
+    ((1, 'allgather'), (3, 'alltoall'))
+    """
+    if given is None:
+        return ()
+    rule = {1: given} if isinstance(given, str) else given
+    if min(rule, default=0) != 1:
+        raise ConfigError(
+            f"{name}: communicator={dict(rule)!r} names no communicator for one rank; give numbers of ranks from 1 on, as "
+            "in {1: 'allgather', 3: 'alltoall'}."
+        )
+    return tuple(sorted(rule.items()))
 
 
 def unregister(name: str) -> None:

@@ -2,92 +2,141 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
-from typing import Any
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
+from . import digest, saved_state
+from .algebra.auto import Auto, Choice
 from .algebra.base import Method, Single
 from .communicator.base import Communicator
 from .communicator.state import State
-from .errors import StateError
+from .errors import ConfigError
 from .memory.base import Memory
 from .pipeline.bucket import Bucket, single
 from .pipeline.driver import Program, StepDriver
+from .routing import Routing
+from .saved_state import Saved
 from .telemetry import Stats
 from .transport import Transport
 
-_FORMAT = 2
-_SAVED = ("rank", "world_size", "loss_scale", "steps", "carried", "parts")
 
+class Tuner(Protocol):
+    """Chooses what a session with the method `auto` uses, by measured steps."""
 
-@dataclass(slots=True)
-class _Route:
-    """How a bucket is divided among communicators, and the names and stage for which this is valid."""
+    @property
+    def settled(self) -> bool:
+        """Whether it has chosen, until it looks again."""
+        ...
 
-    names: tuple[str, ...]
-    stage: Hashable
-    places: list[tuple[Single, list[int]]]
+    def driver(self, session: Session) -> StepDriver:
+        """Start a training step of `session`, which may be told to use something else first. Called on all ranks."""
+        ...
+
+    def explain(self) -> str:
+        """What was chosen, and why."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Choice:
+        """Continue with the saved choice, which is returned; raises without a change if there is none."""
+        ...
 
 
 class Session:
     """Runs `method` among the ranks of `transport`. All ranks create their session together, with the same method.
 
     The method is resolved for each parameter at each step. Where the result changes (a schedule, `switch`), the
-    parameter's state moves to the new communicator, and no residual is lost.
+    parameter's state moves to the new communicator, and no residual is lost. `way`: the communicator that the target
+    requires, in place of the methods' own. `tuner`: makes what chooses for the method `auto`, if the target can have one.
     """
 
-    def __init__(self, method: Method, transport: Transport) -> None:
+    def __init__(
+        self,
+        method: Method,
+        transport: Transport,
+        way: type[Communicator] | None = None,
+        tuner: Callable[[Auto], Tuner] | None = None,
+    ) -> None:
         self.transport = transport
         self.stats = Stats()
         self.state = State()
-        self._communicators: dict[Single, Communicator] = {}
-        self._homes: dict[str, Single] = {}
-        self._routes: dict[Hashable, _Route] = {}
-        self.method = method
-        self._communicators = self._open(method)
+        self._way = way
+        self._make_tuner = tuner
+        self._routing = Routing()
+        self._device = torch.device("cpu")
+        self._routing.communicators = self._open(method)
+        self._start(method)
+
+    def _start(self, method: Method) -> None:
+        """Use a method whose communicators are open."""
+        self.method = self.in_use = method
+        """The method of the user, and what it resolves to now: another one only for `auto`."""
+        self.tuner: Tuner | None = None
+        self.stats.choice = ""
+        if isinstance(method, Auto):
+            assert self._make_tuner is not None  # checked by `_open`
+            self.in_use = Choice(method.plain)
+            self.tuner = self._make_tuner(method)
+            self.stats.choice = str(self.in_use)
 
     def _open(self, method: Method) -> dict[Single, Communicator]:
         """The communicators of a method; existing ones are reused. Changes nothing but the transport."""
+        if isinstance(method, Auto) and self._make_tuner is None:
+            raise ConfigError(
+                f"{method} measures the steps of DDP models and optimizers, and cannot choose for this target; attach one "
+                f"of its methods, such as {method.allow[0]!r}, or compare them with `grace plan`."
+            )
         opened = {
-            part: self._communicators.get(part) or part.build(self.transport, self.state)
+            part: self._routing.communicators.get(part) or part.build(self.transport, self.state, self._way)
             for part in method.parts()
         }
-        self.transport.open(max(communicator.channels for communicator in opened.values()))
+        channels = max(communicator.channels for communicator in opened.values())
+        self.transport.open(
+            channels, json.dumps([communicator.description() for communicator in opened.values()])
+        )
+        for communicator in opened.values():
+            communicator.connect()
         return opened
 
     def communicator_of(self, name: str) -> Communicator:
         """The communicator that holds a parameter's state, or will hold it at the next step."""
-        return self._communicators[self._homes.get(name) or self.method.resolve(name, self.state.furthest)]
+        return self._routing.communicator_of(name, self.in_use, self.state.furthest)
 
     def memories(self) -> dict[str, Memory]:
         """All memories, by the text of their method and their label within it."""
         return {
             f"{text}/{label}": memory
-            for part, text in self._texts().items()
-            for label, memory in self._communicators[part].memories().items()
+            for text, found in self._by_text().items()
+            for label, memory in found.memories().items()
         }
 
-    def _texts(self) -> dict[Single, str]:
-        """The parts of the method, each with a unique text (equal texts are numbered)."""
-        texts: dict[Single, str] = {}
-        for part in self._communicators:
-            same = sum(str(other) == str(part) for other in texts)
-            texts[part] = f"{part} #{same + 1}" if same else str(part)
-        return texts
+    def _by_text(self) -> dict[str, Communicator]:
+        """The communicators by the text of their part of the method, which is unique: equal texts are numbered."""
+        found: dict[str, Communicator] = {}
+        seen: Counter[str] = Counter()
+        for part, communicator in self._routing.communicators.items():
+            text = str(part)
+            seen[text] += 1
+            found[text if seen[text] == 1 else f"{text} #{seen[text]}"] = communicator
+        return found
 
     @property
     def whole_buckets(self) -> bool:
         """Whether the method encodes whole buckets, which must then have no gaps."""
-        return all(found.compressor.whole_bucket for found in self._communicators.values())
+        return all(found.compressor.whole_bucket for found in self._routing.communicators.values())
 
     # Steps --------------------------------------------------------------------------------------------
 
     def driver(self) -> StepDriver:
         """Start a training step; returns the driver for all its buckets."""
         self._follow()
-        return StepDriver(self, self.state.furthest)
+        return StepDriver(self, self.state.furthest) if self.tuner is None else self.tuner.driver(self)
 
     def _follow(self) -> None:
         """Rejoin the engine if it was restarted."""
@@ -112,70 +161,60 @@ class Session:
         driver.finish()
         return bucket.segments[0].view
 
+    def joint(self, finite: bool, failed: bool) -> bool:
+        """Whether a step is finite on all ranks; ranks that exchange in groups tell each other."""
+        for communicator in self._routing.communicators.values():
+            if communicator.in_groups:
+                return communicator.joint(finite, failed, self._device)
+        return finite
+
     def programs(self, bucket: Bucket, step: int) -> list[Program]:
         """The programs that exchange a bucket: one for each method of its parameters at this step."""
-        route = self._route(bucket, step)
-        if len(route.places) == 1:
-            return [self._communicators[route.places[0][0]].program(bucket)]
-        return [
-            self._communicators[part].program(
-                Bucket(
-                    (bucket.key, place),
-                    [bucket.segments[i] for i in members],
-                    compress_all=bucket.compress_all,
-                )
-            )
-            for place, (part, members) in enumerate(route.places)
-        ]
-
-    def _route(self, bucket: Bucket, step: int) -> _Route:
-        names, stage = tuple([segment.name for segment in bucket.segments]), self.method.stage(step)
-        route = self._routes.get(bucket.key)
-        if route is None or route.names != names or route.stage != stage:
-            places: dict[Single, list[int]] = {}
-            for place, name in enumerate(names):
-                part = self.method.resolve(name, step)
-                self._move(name, part)
-                places.setdefault(part, []).append(place)
-            route = self._routes[bucket.key] = _Route(names, stage, list(places.items()))
-        return route
-
-    def _move(self, name: str, part: Single) -> None:
-        home = self._homes.get(name)
-        if home is not None and home != part:
-            self._communicators[part].take(name, self._communicators[home])
-        self._homes[name] = part
+        self._device = bucket.device
+        return self._routing.programs(bucket, self.in_use, step)
 
     # Change -------------------------------------------------------------------------------------------
 
     def switch(self, method: Method) -> None:
         """Use another method from the next step on; residuals carry over. All ranks switch between the same steps."""
         opened = self._open(method)
-        self.method = method
-        self._routes.clear()
+        self._start(method)
         # Move the state of the previous method now, so that its memory is freed.
-        self._communicators = {**self._communicators, **opened}
-        for name in list(self._homes):
-            self._move(name, method.resolve(name, self.state.furthest))
-        self._communicators = opened
+        self._routing.communicators = {**self._routing.communicators, **opened}
+        self._resolve_anew()
+        self._routing.communicators = opened
+
+    def use(self, choice: Choice) -> None:
+        """What the method `auto` resolves to from now on; residuals carry over. All ranks call it between the same steps."""
+        self.in_use = choice
+        self.stats.choice = str(choice)
+        self._resolve_anew()
+        used = set(choice.parts())
+        for part, communicator in self._routing.communicators.items():
+            if part not in used:
+                communicator.forget_plans()  # frees their frames
+
+    def _resolve_anew(self) -> None:
+        self._routing.resolve_anew(self.in_use, self.state.furthest)
 
     def rejoin(self, transport: Transport) -> None:
-        """Continue with different ranks, as after an elastic reset: state starts fresh, but residuals carry over."""
-        for name, home in self._homes.items():
-            self.state.carry(name, self._communicators[home].owed(name))
+        """Continue with different ranks, as after an elastic reset: state starts fresh, but residuals carry over.
+
+        They keep their weight in the average over ranks. Those of ranks that have left are lost.
+        """
+        for name, communicator in self._routing.homes():
+            self.state.carry(name, communicator.owed(name))
+        self.state.rescale(transport.size / self.transport.size)
         self.state.steps.clear()
         self.state.furthest = 0
         self.transport = transport
-        self._communicators.clear()
-        self._homes.clear()
-        self._routes.clear()
-        self._communicators = self._open(self.method)
+        self._routing.clear()
+        self._routing.communicators = self._open(self.method)
+        self._start(self.method)
 
     def forget_buckets(self) -> None:
         """Drop the plans of buckets, because buckets are rebuilt."""
-        self._routes.clear()
-        for communicator in self._communicators.values():
-            communicator.forget_plans()
+        self._routing.forget_buckets()
 
     def set_loss_scale(self, scale: float) -> None:
         """Set the loss scale of the gradients; existing state is rescaled."""
@@ -188,9 +227,7 @@ class Session:
 
     def close(self) -> None:
         """Release state, buffers and channels."""
-        self._communicators.clear()
-        self._routes.clear()
-        self._homes.clear()
+        self._routing.clear()
         self.transport.close()
 
     # Checkpoints --------------------------------------------------------------------------------------
@@ -204,30 +241,25 @@ class Session:
 
     def state_dict(self) -> dict[str, Any]:
         """All state that this rank needs to resume exactly."""
-        return {
-            "format": _FORMAT,
-            "method": str(self.method),
-            "rank": self.transport.rank,
-            "world_size": self.transport.size,
-            "loss_scale": self.state.loss_scale,
-            "steps": dict(self.state.steps),
-            "carried": {name: owed.clone() for name, owed in self.state.carried.items()},
-            "parts": {
-                text: {
-                    label: memory.state_dict()
-                    for label, memory in self._communicators[part].memories().items()
-                }
-                for part, text in self._texts().items()
-            },
-        }
+        fields = saved_state.taken(str(self.method), self.transport, self.state, self._by_text())
+        return digest.sealed(fields if self.tuner is None else {**fields, "auto": self.tuner.state_dict()})
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the `state_dict` of the same rank; changes nothing if it does not match."""
-        self.check_state(state)
+    def load_state_dict(
+        self,
+        state: Saved | Sequence[Saved],
+        names: Collection[str] | None = None,
+        *,
+        partial: bool = False,
+    ) -> None:
+        """Restore this rank's `state_dict`, or convert a list of those of all ranks; changes nothing if it does not match.
+
+        `names` are the parameters that exist here, if that is known. `partial`: states may be missing from the list.
+        """
+        state = self.fitting(state, names, partial=partial)
         memories = {
             memory: state["parts"][text][label]
-            for part, text in self._texts().items()
-            for label, memory in self._communicators[part].memories().items()
+            for text, found in self._by_text().items()
+            for label, memory in found.memories().items()
         }
         before = {memory: memory.state for memory in memories}
         try:
@@ -235,44 +267,27 @@ class Session:
             carried = {name: owed.detach().clone() for name, owed in state["carried"].items()}
             for memory, saved in memories.items():
                 memory.load_state_dict(saved)
+            if self.tuner is not None:
+                self.in_use = self.tuner.load_state_dict(state["auto"])
+                self.stats.choice = str(self.in_use)
         except (AttributeError, TypeError, ValueError, KeyError) as error:
             for memory, held in before.items():
                 memory.state = held
-            raise StateError(f"the saved state is damaged ({error!r}); no state_dict() made it.") from error
+            raise saved_state.damaged(error) from error
         self.state.loss_scale = state["loss_scale"]
         self.state.steps, self.state.carried = steps, carried
         self.state.furthest = max(steps.values(), default=0)
-        self._routes.clear()
-        self._homes = {
-            name: part
-            for part, communicator in self._communicators.items()
-            for memory in communicator.memories().values()
-            for name in steps
-            if memory.keys_of(name)
-        }
+        self.forget_buckets()
+        self._routing.locate(steps)
 
-    def check_state(self, state: Any) -> None:
-        """Raise unless `state` is a matching saved state; changes nothing."""
-        if not isinstance(state, Mapping):
-            raise StateError(f"a {type(state).__name__} is no saved state; pass what state_dict() returned.")
-        for field, mine in (("format", _FORMAT), ("method", str(self.method))):
-            if state.get(field) != mine:
-                raise StateError(
-                    f"the saved state has {field}={state.get(field)!r}, this handle has {mine!r}; attach the method that "
-                    "was saved, load, and then switch() to another."
-                )
-        missing = [field for field in _SAVED if field not in state]
-        if missing:
-            raise StateError(
-                f"the saved state lacks {', '.join(missing)}: it is damaged, or no state_dict() made it."
-            )
-        saved = (state["rank"], state["world_size"])
-        if saved != (self.transport.rank, self.transport.size):
-            raise StateError(
-                f"this is the state of rank {saved[0]} of {saved[1]}, but here is rank {self.transport.rank} of "
-                f"{self.transport.size}; every rank saves and loads its own."
-            )
-        here = {text: sorted(self._communicators[part].memories()) for part, text in self._texts().items()}
-        there = {text: sorted(memories) for text, memories in state["parts"].items()}
-        if here != there:
-            raise StateError(f"the saved state holds memories {there}, but {self.method} has {here}.")
+    def fitting(
+        self,
+        state: Saved | Sequence[Saved],
+        names: Collection[str] | None = None,
+        *,
+        partial: bool = False,
+    ) -> Saved:
+        """The state to load on this rank; raises if `state` does not match. Changes nothing."""
+        return saved_state.fitting(
+            state, str(self.method), self._by_text(), self.transport, names, partial=partial
+        )

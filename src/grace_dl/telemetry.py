@@ -20,9 +20,13 @@ class Stats:
     dense_bytes: int = 0
     """Uncompressed size of the gradients."""
     payload_bytes: int = 0
-    """Bytes that this rank passed to collectives, including headers."""
+    """Bytes that this rank passed to collectives, including headers; of `hierarchical` those between nodes."""
     leaving_bytes: int = 0
     """Bytes sent from this rank to others; depends on the collective and the number of ranks."""
+    between_bytes: int = 0
+    """Of `leaving_bytes`, those that `hierarchical` sent to other nodes. Other methods do not know nodes and count none."""
+    choice: str = ""
+    """What the method `auto` uses at present; empty for other methods."""
     seconds: dict[str, float] = field(default_factory=lambda: {"compress": 0.0, "wait": 0.0, "decode": 0.0})
 
     @property
@@ -31,11 +35,10 @@ class Stats:
         return self.dense_bytes / self.payload_bytes if self.payload_bytes else float("nan")
 
     def __add__(self, other: Stats) -> Stats:
-        total = {
-            f.name: getattr(self, f.name) + getattr(other, f.name) for f in dataclasses.fields(self)[:-1]
-        }
+        counts = [f.name for f in dataclasses.fields(self) if f.name not in ("choice", "seconds")]
+        total = {name: getattr(self, name) + getattr(other, name) for name in counts}
         seconds = {part: self.seconds[part] + other.seconds[part] for part in self.seconds}
-        return Stats(**total, seconds=seconds)
+        return Stats(**total, choice=other.choice or self.choice, seconds=seconds)
 
     def copy(self) -> Stats:
         return dataclasses.replace(self, seconds=dict(self.seconds))

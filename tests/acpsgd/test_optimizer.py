@@ -30,7 +30,7 @@ def test_one_process_needs_no_launcher(method):
     acpsgd.broadcast_optimizer_state(optimizer, root_rank=0)
     losses = train(model, optimizer, range(30), 0)
     assert sum(losses[-5:]) < sum(losses[:5])
-    assert optimizer.stats().steps == 30
+    assert optimizer.grace.stats().steps == 30
     assert isinstance(optimizer, torch.optim.SGD)
     assert float(acpsgd.allreduce(torch.tensor(3.0))) == 3.0
 
@@ -87,7 +87,7 @@ def test_schedulers_and_step_hooks():
         before.step()
         after.step()
     assert optimizer.param_groups[0]["lr"] == 0.025
-    assert optimizer.stats().steps == 1
+    assert optimizer.grace.stats().steps == 1
     assert calls == [1]
     copy.deepcopy(optimizer.state_dict())
 
@@ -96,11 +96,11 @@ def test_buckets_leave_during_backward():
     """When backward reaches the first layer, the factors of the last ones are on their way."""
     model, optimizer = build("acpsgd", seed=0, threshold=0)
     sent = []
-    model.conv.weight.register_hook(lambda grad: sent.append(optimizer.stats().collectives))
+    model.conv.weight.register_hook(lambda grad: sent.append(optimizer.grace.stats().collectives))
     x, y = batch(0)
     nn.functional.cross_entropy(model(x), y).backward()
     assert sent[0] >= 4
-    assert optimizer.stats().collectives == len(list(model.parameters()))
+    assert optimizer.grace.stats().collectives == len(list(model.parameters()))
 
 
 def test_buckets_are_sized_by_what_is_sent():
@@ -113,7 +113,7 @@ def test_buckets_are_sized_by_what_is_sent():
             )
             layers(torch.ones(1, 512)).sum().backward()
             rounds = 2 if method == "powersgd" else 1
-            assert optimizer.stats().collectives == expected * rounds
+            assert optimizer.grace.stats().collectives == expected * rounds
             optimizer.grace.close()
 
 
@@ -136,10 +136,10 @@ def test_layers_frozen_and_thawed():
     model.extra.requires_grad_(False)
     train(model, optimizer, range(2), 0)
     model.extra.requires_grad_(True)
-    steps = optimizer.stats().dense_bytes
+    steps = optimizer.grace.stats().dense_bytes
     before = model.extra.weight.detach().clone()
     train(model, optimizer, range(1), 0)
-    assert optimizer.stats().dense_bytes - steps == sum(p.nbytes for p in model.parameters())
+    assert optimizer.grace.stats().dense_bytes - steps == sum(p.nbytes for p in model.parameters())
     assert not torch.equal(before, model.extra.weight)
 
 
@@ -154,7 +154,7 @@ def test_a_layer_thawed_after_clearing_takes_part():
     x, y = batch(0)
     nn.functional.cross_entropy(model(x), y).backward()
     optimizer.step()
-    assert optimizer.stats().dense_bytes == sum(p.nbytes for p in model.parameters())
+    assert optimizer.grace.stats().dense_bytes == sum(p.nbytes for p in model.parameters())
 
 
 def test_added_parameters_take_part():
@@ -164,7 +164,9 @@ def test_added_parameters_take_part():
     optimizer.zero_grad()
     added(model(batch(0)[0])).sum().backward()
     optimizer.step()
-    assert optimizer.stats().dense_bytes == sum(p.nbytes for m in (model, added) for p in m.parameters())
+    assert optimizer.grace.stats().dense_bytes == sum(
+        p.nbytes for m in (model, added) for p in m.parameters()
+    )
 
 
 def test_a_broken_backward_is_forgotten():
@@ -179,13 +181,13 @@ def test_a_broken_backward_is_forgotten():
         nn.functional.cross_entropy(model(x), y).backward()
     hook.remove()
     train(model, optimizer, range(2), 0)
-    assert optimizer.stats().steps == 2
+    assert optimizer.grace.stats().steps == 2
 
 
 def test_passes_that_do_not_come_are_made_up_for():
     model, optimizer = build("ssgd", seed=0, backward_passes_per_step=4)
     train(model, optimizer, range(2), 0, passes=3)
-    assert optimizer.stats().steps == 2
+    assert optimizer.grace.stats().steps == 2
 
 
 def test_bad_arguments():

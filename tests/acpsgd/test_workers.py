@@ -70,7 +70,7 @@ def accumulate(rank, world, method, way):
                 nn.functional.cross_entropy(model(x, extra=part == 0), y).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         optimizer.step()
-    return weights(model), optimizer.stats().collectives
+    return weights(model), optimizer.grace.stats().collectives
 
 
 @pytest.mark.parametrize("method", ["acpsgd", "powersgd"])

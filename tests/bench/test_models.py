@@ -98,5 +98,5 @@ def test_spellings_of_the_seed() -> None:
 
 
 def test_sizes_go_to_the_models_that_have_them() -> None:
-    found = workloads("cnn,bert_base,small-shapes,cnn", 4, 64)
+    found = workloads(["cnn", "bert_base", "small-shapes", "cnn"], 4, 64)
     assert found == [Workload("cnn", 4, 64), Workload("bert-base", 4), Workload("small-shapes")]

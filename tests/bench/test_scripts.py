@@ -64,9 +64,10 @@ def test_batch_goes_on_where_it_stopped(root: Path, tmp_path: Path) -> None:
         ({"dnn": "resnte50"}, "did you mean 'resnet50'"),
         ({"opt": "acpsdg"}, "did you mean 'acpsgd'"),
         ({"rank": "0"}, "rank=0 must be"),
-        ({"dnn": "resnet18", "bs": "0"}, "--batch-size 0"),
+        ({"dnn": "resnet18", "bs": "0"}, "--batch-size: '0' must be"),
         ({"hosts": "node1 node2", "nworkers": "3"}, "spread evenly"),
         ({"hosts": "localhost node2"}, "cannot reach 'localhost'"),
+        ({"hosts": "-oProxyCommand=touch% node2"}, "is no name of a host"),
     ],
 )
 def test_wrong_settings_are_said_before_anything_starts(

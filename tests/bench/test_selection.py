@@ -6,11 +6,12 @@ import pytest
 
 from grace_dl import catalog, parse
 from grace_dl.bench import accuracy, kernels, step_benchmark, traffic
-from grace_dl.bench.selection import BASELINES, canonical, select
+from grace_dl.bench.selection import BASELINES, bare, canonical, select
 from grace_dl.bench.step_benchmark import candidates
 from grace_dl.bench.step_worker import Candidate
 from grace_dl.bench.training_methods import files_and_overrides, method_in
 from grace_dl.errors import ConfigError
+from grace_dl.train import TrainConfig
 
 
 def test_lists_are_written_with_spaces_or_commas() -> None:
@@ -70,6 +71,29 @@ def test_candidates() -> None:
     ]
     with pytest.raises(ConfigError, match="--through"):
         candidates(["topk"], ["dpd"])
+    assert candidates(["ssgd", "int4"], ["fsdp"]) == [
+        Candidate("fsdp", "fsdp"),
+        Candidate("ddp"),
+        Candidate("int4", "fsdp"),
+    ]
+    with pytest.raises(ConfigError, match="cannot go through a reduce-scatter"):
+        candidates(["topk"], ["fsdp"])
+    assert {c.method for c in candidates(None, ["fsdp"])} >= {"none", "int4", "fsdp"}
+
+
+def test_local_steps_are_candidates() -> None:
+    rule = "local(int4; every=30; outer_lr=0.7; outer_momentum=0.9)"
+    assert candidates(["ddp", "diloco"], ["ddp", "optimizer"]) == [
+        Candidate("ddp"),
+        Candidate(rule, "local"),
+    ]
+    assert bare(["diloco", "topk:0.1"]) == {"diloco": rule}
+    with pytest.raises(ConfigError, match="not a method"):
+        select(["diloco"], default=[])  # kernels and traffic have no steps
+    files, overrides = files_and_overrides(rule)
+    config = TrainConfig.from_files(["configs/synthetic.py", *files], overrides=overrides)
+    assert method_in(config.settings.plain(), epoch_steps=10) == rule
+    assert not config.settings.train.scale_lr
 
 
 def test_training_settings_of_methods() -> None:

@@ -31,7 +31,7 @@ def dist_lines() -> list[Any]:
 
 def test_torch_distributed() -> None:
     one, two = dist_lines()
-    assert one.method == two.method == grace.topk(0.3)
+    assert one.method == two.method == grace.topk(0.3, communicator="allgather")
     x = torch.randn(40)
     assert torch.equal(one.step(x, "w"), two.step(x, "w"))
     assert int((one.step(x, "w") != 0).sum()) == 12
@@ -105,7 +105,7 @@ other = grace_from_params(params)
     names: dict[str, Any] = {}
     exec(lines, names)
     assert names["grc"].world_size == 2
-    assert str(names["grc"].method) == str(names["other"].method) == "topk:0.3"
+    assert str(names["grc"].method) == str(names["other"].method) == "topk:0.3,communicator=allgather"
 
 
 def test_acpsgd_lines() -> None:
@@ -122,7 +122,7 @@ def test_acpsgd_lines() -> None:
         loss = criterion(output, target)
         loss.backward()
         optimizer.step()
-    assert optimizer.stats().steps == 3
+    assert optimizer.grace.stats().steps == 3
     acpsgd.shutdown()
 
 

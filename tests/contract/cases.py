@@ -37,6 +37,9 @@ EXACT_SPARSE = ("topk", "threshold", "randomk", "dgc")
 
 LOW_RANK = ("powersgd", "acpsgd")
 
+TWO_PHASES = ("alltoall", "sparse_allreduce")
+"""Communicators whose owners encode averages once more."""
+
 RATIO = 0.3
 """The share that sparsifiers send in these tests: of a small tensor, their defaults leave next to nothing."""
 
@@ -66,7 +69,11 @@ class Case:
 
 def cases_of(name: str) -> list[Case]:
     info = METHODS[name]
-    return [Case(name, memory, way) for memory in info.memories for way in catalog.communicators_of(info)]
+    return [
+        Case(name, memory, way)
+        for memory in info.memories
+        for way in catalog.communicators_of(info, catalog.MEMORIES[memory])
+    ]
 
 
 def sized(name: str, settings: dict[str, Any]) -> dict[str, Any]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import grace_dl as grace
 from contract.cases import METHODS, NAMES, communicator
-from grace_dl import catalog
+from grace_dl import catalog, methods
 from grace_dl.algebra.named import build
 from grace_dl.errors import ConfigError
 from grace_dl.memory.dgc import DgcMemory
@@ -70,8 +71,8 @@ def test_defaults_and_first_argument(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_combination_builds_or_says_what_would_do(name):
     info = METHODS[name]
-    permitted_ways = catalog.communicators_of(info)
     for memory, way in itertools.product(catalog.MEMORIES, catalog.COMMUNICATORS):
+        permitted_ways = catalog.communicators_of(info, catalog.MEMORIES[memory])
         # Scripts that name memory 'none' for a method that is nothing without one mean the method's own.
         permitted = way in permitted_ways and (memory in info.memories or memory == "none")
         with warnings.catch_warnings():
@@ -94,7 +95,7 @@ def test_the_name_alone_gives_the_right_partners(name):
     info = METHODS[name]
     found = communicator(grace.manual(build(name)))
     assert catalog.memory_name(found.memory) == info.memories[0]
-    assert found.name == info.communicator
+    assert found.name == catalog.default_communicator(info, 1)
     assert found.name in catalog.communicators_of(info)
 
 
@@ -162,4 +163,11 @@ def test_pairs_known_to_diverge_warn():
 
 def test_all_methods_are_there():
     assert set(NAMES) >= set(catalog.builtin_names())
-    assert len(catalog.builtin_names()) == 24
+    assert len(catalog.builtin_names()) == len(list(Path(methods.__file__).parent.glob("[a-z]*.py")))
+
+
+def test_no_method_has_the_name_of_a_module():
+    """Importing grace_dl.<name> would replace the constructor."""
+    package = Path(grace.__file__).parent
+    for name in catalog.builtin_names():
+        assert not (package / name).exists() and not (package / f"{name}.py").exists(), name

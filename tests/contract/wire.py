@@ -8,43 +8,16 @@ from typing import Any
 from torch import Tensor
 
 from grace_dl.transport.base import Handle, Transport
+from grace_dl.transport.forwarding import Forwarding
 
 
-class Wrapped(Transport):
+class Wrapped(Forwarding):
     """Hands everything on."""
 
     def __init__(self, inner: Transport) -> None:
-        self.inner = inner
+        self._inner = inner
         self.rank = inner.rank
         self.size = inner.size
-
-    def open(self, channels: int) -> None:
-        self.inner.open(channels)
-
-    def allreduce(self, tensor: Tensor, channel: int = 0) -> Handle:
-        return self.inner.allreduce(tensor, channel)
-
-    def allgather(self, out: Tensor, tensor: Tensor, channel: int = 0) -> Handle:
-        return self.inner.allgather(out, tensor, channel)
-
-    def alltoall(
-        self,
-        out: Tensor,
-        tensor: Tensor,
-        out_splits: Sequence[int],
-        in_splits: Sequence[int],
-        channel: int = 0,
-    ) -> Handle:
-        return self.inner.alltoall(out, tensor, out_splits, in_splits, channel)
-
-    def broadcast(self, tensor: Tensor, root: int, channel: int = 0) -> Handle:
-        return self.inner.broadcast(tensor, root, channel)
-
-    def barrier(self, channel: int = 0) -> Handle:
-        return self.inner.barrier(channel)
-
-    def agree(self, text: str) -> None:
-        self.inner.agree(text)
 
 
 class Counting(Wrapped):

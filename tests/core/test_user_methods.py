@@ -204,7 +204,7 @@ def largest():
 def test_registering(largest):
     info = catalog.info("largest")
     make = getattr(grace, largest)
-    assert info.memories == ("residual", "none")
+    assert info.memories == ("residual", "none", "ef21")
     assert info.summary == "Two methods, nothing else: the k largest elements, with the indices as they are."
     assert "largest" in catalog.methods()
     result = grace.manual(make(3)).step(torch.arange(10.0), "w")
@@ -266,7 +266,7 @@ print(len(catalog.methods()), "methods")
 def test_one_process_without_a_launcher():
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "24 methods"
+    assert done.stdout.strip() == f"{len(catalog.builtin_names())} methods"
 
 
 def test_dgc_changes_its_ratio_while_it_runs():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from grace_dl.data import DATASETS, DataError, cache_folder, fetch, load_images
+from grace_dl.data.clients import sdist
 from grace_dl.data.fetch import Dataset, Files, Report, Source, scratch
 from grace_dl.errors import ConfigError
 
@@ -126,3 +129,22 @@ def test_scratch_is_gone_after_a_failure(tmp_path: Path) -> None:
         (work / "file").write_text("x")
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
+
+
+def test_build_code_of_another_archive_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip runs `setup.py` to learn a package's metadata; not before it has checked the archive."""
+    ran = tmp_path / "ran"
+    setup = f"open({str(ran)!r}, 'w').close()\nfrom setuptools import setup\nsetup(name='x', version='1')\n".encode()
+    with tarfile.open(tmp_path / "x-1.tar.gz", "w:gz") as tar:
+        for name, content in (("x-1/setup.py", setup), ("x-1/PKG-INFO", b"Name: x\nVersion: 1\n")):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    work = tmp_path / "work"
+    work.mkdir()
+    with pytest.raises(DataError, match="Expected sha256"):
+        sdist("x==1", "0" * 64, work)
+    assert not ran.exists()

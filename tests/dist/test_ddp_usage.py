@@ -13,9 +13,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.checkpoint import checkpoint
 
+import grace_dl as grace
 from ddp_models import BUCKET_MB, EXACT, LOSSY, MLP, attach, batches, build, flat
+from grace_dl.errors import UnsupportedError
 
 
 class Tied(nn.Module):
@@ -83,6 +87,46 @@ class Branches(nn.Module):
         return y + self.side(x) if self.calls % 2 else y
 
 
+class Checkpointed(MLP):
+    """Computes its middle layers again in backward."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        first, *middle, last = self
+        return last(checkpoint(nn.Sequential(*middle), first(input), use_reentrant=False))  # type: ignore[no-any-return]
+
+
+class Adapted(nn.Module):
+    """A frozen layer with a trained low-rank adapter, as in parameter-efficient fine-tuning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(20, 64).requires_grad_(False)
+        self.down, self.up = nn.Linear(20, 8, bias=False), nn.Linear(8, 64, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.frozen(x) + self.up(self.down(x))  # type: ignore[no-any-return]
+
+
+class Many(nn.Module):
+    """500 small parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = nn.ParameterList(nn.Parameter(torch.randn(20)) for _ in range(500))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x * scale for scale in self.scales]).sum(0)
+
+
+def double() -> nn.Module:
+    return nn.Sequential(ToDouble(), MLP().double())
+
+
+class ToDouble(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.double()
+
+
 @dataclass
 class Usage:
     make: Callable[[], nn.Module] = MLP
@@ -93,6 +137,8 @@ class Usage:
     members: tuple[int, ...] | None = None
     """Ranks of the process group; all if None."""
     tolerance: float = 1e-6
+    compress_all: bool = False
+    """Also parameters that are sent as they are by default, because they are small."""
 
 
 USAGES = {
@@ -109,6 +155,10 @@ USAGES = {
     "mixed dtypes": Usage(Mixed, tolerance=1e-2),
     "all 1-D": Usage(AllOneDimensional),
     "channels_last": Usage(Convolutional, shape=(4, 192)),
+    "checkpointed": Usage(Checkpointed),
+    "adapter": Usage(Adapted, compress_all=True),
+    "500 parameters": Usage(Many, compress_all=True),
+    "float64": Usage(double),
     "clipping": Usage(clip=0.1),
     "subgroup": Usage(members=(1, 2)),
 }
@@ -138,7 +188,8 @@ def compare(rank: int, world: int, name: str) -> dict[str, Any] | None:
     inputs = batches(rank, 6, usage.shape)
     plain = run(DDP(build(usage.make), bucket_cap_mb=BUCKET_MB, **ddp), usage, inputs)
     exact = run(attach(build(usage.make), EXACT, **ddp)[0], usage, inputs)
-    lossy = run(attach(build(usage.make), LOSSY, **ddp)[0], usage, inputs)
+    method = grace.topk(0.05, dense_below=0) if usage.compress_all else LOSSY
+    lossy = run(attach(build(usage.make), method, **ddp)[0], usage, inputs)
     return {"error": (plain - exact).abs().max().item(), "plain": plain, "lossy": lossy}
 
 
@@ -242,6 +293,33 @@ def sparse(rank: int, world: int) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
+
+
+class Complex(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x[:, :8].to(torch.complex64) @ self.weight).abs()
+
+
+def complex_parameters(rank: int, world: int) -> None:
+    with pytest.raises(UnsupportedError, match="complex64"):
+        attach(build(Complex), LOSSY)
+    sharded = build(Complex)
+    fully_shard(sharded)
+    with pytest.raises(UnsupportedError, match="complex64"):
+        grace.attach(sharded, "int8")
+    own = build(Complex)
+    optimizer = torch.optim.SGD(own.parameters(), lr=0.1)
+    with pytest.raises(UnsupportedError, match="complex64"):
+        grace.attach(optimizer, LOSSY, named_parameters=own.named_parameters())
+        own(torch.randn(2, 20)).sum().backward()
+
+
+def test_complex_parameters_get_a_clear_error(launch: Any) -> None:
+    launch(complex_parameters, 2)
 
 
 def test_sparse_gradients_get_a_clear_error(launch: Any) -> None:

@@ -6,6 +6,8 @@ import doctest
 import importlib
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -13,13 +15,15 @@ import pytest
 
 import grace_dl
 from grace_dl.errors import MissingExtraError
+from launcher_environment import as_torchrun
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PLAIN = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
 
-os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+TRAINERS = re.compile(r"^(?:import|from) (?:lightning|transformers|accelerate|ray)\b", re.MULTILINE)
+LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def blocks(page: Path) -> list[str]:
@@ -29,6 +33,7 @@ def blocks(page: Path) -> list[str]:
 WITH_CODE = [page for page in PAGES if blocks(page)]
 
 
+@as_torchrun
 def run_page(rank: int, world: int, page: str, folder: str) -> list[str]:
     """Run a page's blocks one after another in one namespace, as a reader would; returns its names."""
     os.chdir(folder)
@@ -42,6 +47,41 @@ def run_page(rank: int, world: int, page: str, folder: str) -> list[str]:
 def test_code_in_documents_runs(page: Path, launch, tmp_path: Path) -> None:
     # On two ranks, since most of it exchanges gradients; a registered example must not leak, hence a fresh group.
     launch(run_page, 2, str(page), str(tmp_path), timeout=120)
+
+
+ALONE = """
+import os, re, sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+failed = []
+for page in map(Path, sys.argv[1:]):
+    child = os.fork()
+    if child == 0:
+        names = {"__name__": "__main__"}
+        for place, code in enumerate(re.findall(r"^```python\\n(.*?)^```", page.read_text(), re.S | re.M), 1):
+            exec(compile(code, f"{page.name}, block {place}", "exec"), names)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        failed.append(page.name)
+sys.exit(f"failed: {failed}" if failed else 0)
+"""
+
+
+def test_code_in_documents_runs_in_one_process(tmp_path: Path) -> None:
+    """As a reader runs it with `python`: no launcher, no variables of one. (Pages about a trainer need its package.)"""
+    pages = [page for page in WITH_CODE if not TRAINERS.search("".join(blocks(page)))]
+    assert {page.name for page in pages} >= {"README.md", "TRAINING.md", "IMPLEMENTING.md", "dgc.md"}
+    alone = {name: value for name, value in os.environ.items() if name not in LAUNCHER}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", ALONE, *map(str, pages)],
+        cwd=tmp_path,
+        env=alone,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import grace_dl
 from grace_dl import Compressor, Method, catalog, registry
 from grace_dl.algebra.named import Named, build
-from grace_dl.algebra.text import parse_list, split_list
+from grace_dl.algebra.text import split_list
 from grace_dl.errors import ConfigError
 
 grace: Any = grace_dl  # untyped: many calls here are wrong on purpose
@@ -39,7 +39,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "num_iters_per_step": st.integers(1, 4),
     "start_iter": st.integers(0, 1000),
     "error_bound": st.sampled_from([2.0**-4, 2.0**-10, 2.0**-20]),
-    "bits": st.integers(1, 4),
+    "bits": st.sampled_from([1, 2, 4]),
+    "kept": st.integers(1, 64),
+    "chunk": st.sampled_from([64, 4096, 65536]),
     "quantum_num": st.integers(1, 32767),
     "bucket_size": st.integers(1, 4096),
     "norm": st.sampled_from(["l2", "max"]),
@@ -56,6 +58,11 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "int32_indices": st.booleans(),
     "nesterov": st.booleans(),
     "momentum_masking": st.booleans(),
+    "eta": ratios,
+    "decay": momenta,
+    "reset": st.integers(1, 10_000),
+    "sign": st.booleans(),
+    "scale": st.sampled_from([None, "unbiased", "least_squares"]),
     "gradient_clipping": st.none() | positive | st.integers(1, 10) | st.just(float("inf")),
     "seed": st.integers(-(2**40), 2**40),
     "dense_below": st.none() | st.integers(0, 10**6),
@@ -70,10 +77,9 @@ def named(draw: Any, name: str | None = None) -> Named:
     """A built-in method with partners and settings of its own."""
     name = name or draw(st.sampled_from(NAMES))
     info = catalog.info(name)
-    given: dict[str, Any] = {
-        "memory": draw(st.sampled_from([None, *info.memories])),
-        "communicator": draw(st.sampled_from([None, *catalog.communicators_of(info)])),
-    }
+    memory = draw(st.sampled_from([None, *info.memories]))
+    ways = catalog.communicators_of(info, catalog.memory_for(info, memory))
+    given: dict[str, Any] = {"memory": memory, "communicator": draw(st.sampled_from([None, *ways]))}
     known = [*catalog.settings_of(info, given["memory"]), "seed", "dense_below"]
     for setting in draw(st.lists(st.sampled_from(known), unique=True)):
         if setting not in TOGETHER:
@@ -149,8 +155,9 @@ def test_compositions_come_back(method: Method) -> None:
 def test_lists_come_back(found: list[Method], separator: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert parse_list(separator.join(map(str, found))) == list(dict.fromkeys(found))
-        assert parse_list([str(method) for method in found]) == list(dict.fromkeys(found))
+        texts = [str(method) for method in found]
+        for given in (separator.join(texts), texts):
+            assert [grace.parse(text) for text in split_list(given)] == found
 
 
 def test_a_warm_up_comes_back() -> None:
@@ -384,7 +391,8 @@ def test_settings_of_users_come_back(odd: Any, mode: str, sizes: list[int], limi
     assert grace.parse(str(method)) == method == evaluated(method)
     composed = grace.schedule((0, grace.by_parameter({"*": method}, default=method)))
     assert grace.parse(str(composed)) == composed
-    assert parse_list(f"{method}, {composed} none") == [method, composed, grace.none()]
+    listed = split_list(f"{method}, {composed} none")
+    assert [grace.parse(text) for text in listed] == [method, composed, grace.none()]
 
 
 def clip(grad: Any) -> Any:

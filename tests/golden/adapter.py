@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from contract.wire import Wrapped
 from golden.cases import Case
 from grace_dl import catalog
 from grace_dl.algebra.named import build
@@ -61,28 +62,23 @@ def encode(
     return [part.clone() for part in payload], compressor.decompress(payload, ctx)
 
 
-class Recorder(Transport):
+class Recorder(Wrapped):
     """Hands everything on, and keeps a copy of what this rank contributes to each collective.
 
     The comparison of settings (`agree`) is left out: its text is no part of a method's arithmetic.
     """
 
     def __init__(self, inner: Transport) -> None:
-        self.inner = inner
-        self.rank = inner.rank
-        self.size = inner.size
+        super().__init__(inner)
         self.sent: list[Tensor] = []
-
-    def open(self, channels: int) -> None:
-        self.inner.open(channels)
 
     def allreduce(self, tensor: Tensor, channel: int = 0) -> Handle:
         self.sent.append(tensor.clone())
-        return self.inner.allreduce(tensor, channel)
+        return super().allreduce(tensor, channel)
 
     def allgather(self, out: Tensor, tensor: Tensor, channel: int = 0) -> Handle:
         self.sent.append(tensor.clone())
-        return self.inner.allgather(out, tensor, channel)
+        return super().allgather(out, tensor, channel)
 
     def alltoall(
         self,
@@ -93,18 +89,12 @@ class Recorder(Transport):
         channel: int = 0,
     ) -> Handle:
         self.sent.append(tensor.clone())
-        return self.inner.alltoall(out, tensor, out_splits, in_splits, channel)
+        return super().alltoall(out, tensor, out_splits, in_splits, channel)
 
     def broadcast(self, tensor: Tensor, root: int, channel: int = 0) -> Handle:
         if root == self.rank:
             self.sent.append(tensor.clone())
-        return self.inner.broadcast(tensor, root, channel)
-
-    def barrier(self, channel: int = 0) -> Handle:
-        return self.inner.barrier(channel)
-
-    def agree(self, text: str) -> None:
-        self.inner.agree(text)
+        return super().broadcast(tensor, root, channel)
 
 
 def _build(case: Case, transport: Transport) -> ManualHandle:

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grace_dl import catalog
+
 RANKS = 3
 SHAPES = {"matrix": (64, 72), "vector": (4999,)}
 DTYPES = {
@@ -41,7 +43,13 @@ _POWERSGD = {"rank": 2, "min_compression_rate": 2, "start_iter": 0, "num_iters_p
 _ACPSGD = {"rank": 2, "min_compression_rate": 2, "start_iter": 0}
 _RESIDUAL = {"beta": 1.0, "gamma": 1.0}
 _DGC_MEMORY = {"momentum": 0.9, "nesterov": False, "momentum_masking": True, "gradient_clipping": None}
-_MEMORY_SETTINGS: dict[str, dict[str, Any]] = {"residual": _RESIDUAL, "dgc": _DGC_MEMORY}
+_MEMORY_SETTINGS: dict[str, dict[str, Any]] = {
+    "residual": _RESIDUAL,
+    "dgc": _DGC_MEMORY,
+    "ef21": {"eta": 0.5},
+    "loco": {"decay": 0.8, "reset": 3},
+    "demo": {"decay": 0.999},
+}
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,7 @@ class Case:
 _SUMMED = "allreduce allgather broadcast alltoall"
 _ELEMENTWISE = "allgather broadcast alltoall"
 _GATHERED = "allgather broadcast"
+_SPARSE = "allgather broadcast sparse_allreduce"
 
 # Label, method, settings, memories and communicators; the first of each is used for all dtypes.
 _TABLE: list[tuple[str, str, dict[str, Any], str, str]] = [
@@ -76,7 +85,7 @@ _TABLE: list[tuple[str, str, dict[str, Any], str, str]] = [
     ("bf16", "bf16", {}, "none residual", _SUMMED),
     ("fp8", "fp8", {}, "residual none", _ELEMENTWISE),
     ("int8", "int8", {}, "none residual", _ELEMENTWISE),
-    ("int4", "int4", {}, "none residual", _ELEMENTWISE),
+    ("int4", "int4", {}, "none residual loco", _ELEMENTWISE),
     ("u8bit", "u8bit", {}, "residual none", _ELEMENTWISE),
     ("natural", "natural", {}, "none residual", _ELEMENTWISE),
     ("inceptionn-2^-10", "inceptionn", {"error_bound": 2.0**-10}, "residual none", _GATHERED),
@@ -88,22 +97,22 @@ _TABLE: list[tuple[str, str, dict[str, Any], str, str]] = [
         _ELEMENTWISE,
     ),
     ("qsgd-7-max", "qsgd", {"quantum_num": 7, "bucket_size": 64, "norm": "max"}, "none", "allgather"),
-    ("terngrad", "terngrad", {}, "none residual", _GATHERED),
-    ("onebit", "onebit", {}, "residual none", _GATHERED),
-    ("signsgd", "signsgd", {}, "none", _GATHERED),
-    ("signum-0.9", "signum", {"momentum": 0.9}, "signum", _GATHERED),
-    ("efsignsgd-0.1", "efsignsgd", {"lr": 0.1}, "efsignsgd", _GATHERED),
+    ("terngrad", "terngrad", {}, "none residual", _ELEMENTWISE),
+    ("onebit", "onebit", {}, "residual none", _ELEMENTWISE),
+    ("signsgd", "signsgd", {}, "none", _ELEMENTWISE),
+    ("signum-0.9", "signum", {"momentum": 0.9}, "signum", _ELEMENTWISE),
+    ("efsignsgd-0.1", "efsignsgd", {"lr": 0.1}, "efsignsgd", _ELEMENTWISE),
     ("sketch-64", "sketch", {"quantiles": 64}, "residual none", _ELEMENTWISE),
-    ("eden-1", "eden", {"bits": 1}, "none residual", _ELEMENTWISE),
-    ("eden-4", "eden", {"bits": 4}, "none residual", _ELEMENTWISE),
-    ("topk-0.01", "topk", {"compress_ratio": 0.01, "value_dtype": None}, "residual none", _GATHERED),
-    ("topk-0.3", "topk", {"compress_ratio": 0.3, "value_dtype": None}, "residual none", _GATHERED),
+    ("eden-1", "eden", {"bits": 1, "scale": "unbiased"}, "none residual", _ELEMENTWISE),
+    ("eden-4", "eden", {"bits": 4, "scale": "unbiased"}, "none residual", _ELEMENTWISE),
+    ("topk-0.01", "topk", {"compress_ratio": 0.01, "value_dtype": None}, "residual none", _SPARSE),
+    ("topk-0.3", "topk", {"compress_ratio": 0.3, "value_dtype": None}, "residual none", _SPARSE),
     (
         "topk-0.01-half",
         "topk",
         {"compress_ratio": 0.01, "value_dtype": "float16"},
         "residual",
-        "allgather",
+        "allgather sparse_allreduce",
     ),
     # Scaled values without a memory, plain ones with error feedback: what the method chooses by itself.
     ("randomk-0.1", "randomk", {"compress_ratio": 0.1, "scaled": True}, "none", "allreduce " + _GATHERED),
@@ -114,9 +123,9 @@ _TABLE: list[tuple[str, str, dict[str, Any], str, str]] = [
         "residual",
         "allreduce " + _GATHERED,
     ),
-    ("threshold-0.01", "threshold", {"threshold": 0.01, "value_dtype": None}, "residual none", _GATHERED),
+    ("threshold-0.01", "threshold", {"threshold": 0.01, "value_dtype": None}, "residual none", _SPARSE),
     ("threshold-0.5", "threshold", {"threshold": 0.5, "value_dtype": None}, "residual", "allgather"),
-    ("dgc-0.01", "dgc", _DGC, "dgc residual", _GATHERED),
+    ("dgc-0.01", "dgc", _DGC, "dgc residual", _SPARSE),
     ("dgc-0.01-half", "dgc", _DGC | {"fp16_values": True}, "dgc", "allgather"),
     (
         "dgc-0.01-drawn",
@@ -125,8 +134,10 @@ _TABLE: list[tuple[str, str, dict[str, Any], str, str]] = [
         "dgc",
         "allgather",
     ),
-    ("dgc-0.01-warmup", "dgc", _DGC | {"warmup_epochs": 3, "warmup_steps": 2}, "dgc residual", _GATHERED),
-    ("adaq-0.1", "adaq", {"compress_ratio": 0.1}, "residual none", _GATHERED),
+    ("dgc-0.01-warmup", "dgc", _DGC | {"warmup_epochs": 3, "warmup_steps": 2}, "dgc residual", _SPARSE),
+    ("adaq-0.1", "adaq", {"compress_ratio": 0.1}, "residual none", _SPARSE),
+    ("chunktopk", "chunktopk", {"kept": 64, "chunk": 4096, "bits": 2}, "residual none ef21", _SPARSE),
+    ("demo", "demo", {"kept": 32, "sign": False, "value_dtype": None}, "demo none", _GATHERED),
     ("powersgd-2", "powersgd", _POWERSGD, "powersgd", "allreduce"),
     ("powersgd-2-twice", "powersgd", _POWERSGD | {"num_iters_per_step": 2}, "powersgd", "allreduce"),
     ("powersgd-2-start2", "powersgd", _POWERSGD | {"start_iter": 2}, "powersgd", "allreduce"),
@@ -137,7 +148,12 @@ _TABLE: list[tuple[str, str, dict[str, Any], str, str]] = [
 
 def _cases() -> Iterator[Case]:
     for label, method, settings, memories, ways in _TABLE:
-        pairs = [(memory, way) for memory in memories.split() for way in ways.split()]
+        pairs = [
+            (memory, way)
+            for memory in memories.split()
+            for way in ways.split()
+            if way in catalog.communicators_of(catalog.info(method), catalog.MEMORIES[memory])
+        ]
         steps = 6 if label.endswith(("-warmup", "-start2")) else 4
         for place, (memory, way) in enumerate(pairs):
             extra = _MEMORY_SETTINGS.get(memory, {})

@@ -11,12 +11,17 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import acpsgd
 import grace_dl as grace
 from dgc.horovod.optimizer import DistributedOptimizer as DGCDistributedOptimizer
 from grace_dl import Handle, Method
+from grace_dl.communicator.reduce_scatter import ReduceScatter
+from grace_dl.errors import ConfigError
+from grace_dl.session import Session
+from grace_dl.transport.local import LocalTransport
 from values import not_none, total
 
 SHAPES = {"layer.weight": (64, 48), "layer.bias": (48,), "other.weight": (40, 30)}
@@ -51,7 +56,17 @@ class Target:
     has_backward: ClassVar[bool] = True
     averages_by_itself: ClassVar[bool] = False
     """Whether gradients are averaged without GRACE."""
+    lossy: ClassVar[str] = "topk:0.05,dense_below=0"
+    """A method with error feedback that sends little."""
+    other: ClassVar[str] = "powersgd:2"
+    journey: ClassVar[tuple[str, ...]] = ()
+    """Methods to switch between; none for those of the contract."""
     handle: Handle
+
+    @classmethod
+    def supports(cls, text: str) -> bool:
+        """Whether a method can be attached."""
+        return True
 
     def __init__(self, method: Method | str) -> None:
         self.attach(method)
@@ -131,9 +146,13 @@ class OptimizerTarget(WithBackward):
 
     def attach(self, method: Method | str) -> Handle:
         names = self.model.named_parameters()
-        self.handle = grace.attach(self.optimizer, method, named_parameters=names)
-        self.handle.reducer.options.bucket_bytes = BUCKET_BYTES  # type: ignore[attr-defined]
-        self.handle.reducer.refill()  # type: ignore[attr-defined]
+        return self.adopt(grace.attach(self.optimizer, method, named_parameters=names))
+
+    def adopt(self, handle: Any) -> Handle:
+        """Use this handle, with several buckets."""
+        handle.reducer.options.bucket_bytes = BUCKET_BYTES
+        handle.reducer.refill()
+        self.handle = handle
         return self.handle
 
     def after_backward(self) -> None:
@@ -146,10 +165,8 @@ class ACPSGDTarget(OptimizerTarget):
     def attach(self, method: Method | str) -> Handle:
         plain = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.optimizer = self.wrapped(plain)
-        self.handle = self.optimizer.grace  # type: ignore[attr-defined]
+        self.adopt(self.optimizer.grace)  # type: ignore[attr-defined]
         self.handle.switch(method)
-        self.handle.reducer.options.bucket_bytes = BUCKET_BYTES  # type: ignore[attr-defined]
-        self.handle.reducer.refill()  # type: ignore[attr-defined]
         return self.handle
 
     def wrapped(self, optimizer: torch.optim.SGD) -> torch.optim.SGD:
@@ -183,6 +200,146 @@ class ManualTarget(Target):
         return steps * len(SHAPES)
 
 
+class LocalStepsTarget(Target):
+    """Local steps with an exchange after each; from zero, the difference is the gradient."""
+
+    has_backward = False
+    handle: grace.LocalSteps
+
+    def attach(self, method: Method | str) -> Handle:
+        self.model = Weights()
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.handle = grace.LocalSteps(self.model, optimizer, method, every=1)
+        return self.handle
+
+    def step(self, grads: Tensors, during: Callable[[], None] | None = None) -> Tensors:
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                self.handle._anchor[name].zero_()
+                parameter.copy_(-grads[name])
+        self.handle.step()
+        return {name: -p.detach().clone() for name, p in self.model.named_parameters()}
+
+
+class OneBitAdamTarget(Target):
+    """An optimizer behind its warm-up whose momentum is the gradient: the result is its momentum, as variances are 1."""
+
+    has_backward = False
+
+    @classmethod
+    def supports(cls, text: str) -> bool:
+        return "signum" not in text  # votes on signs
+
+    def attach(self, method: Method | str) -> Handle:
+        model = Weights()
+        self.optimizer = grace.OneBitAdam(
+            model.named_parameters(), betas=(0.0, 0.999), warmup=1, method=method
+        )
+        self.parameters = dict(model.named_parameters())
+        for parameter in self.parameters.values():
+            one = torch.ones_like(parameter)
+            self.optimizer.state[parameter] = {
+                "step": 1,
+                "updates": 10**6,
+                "exp_avg": one.clone(),
+                "exp_avg_sq": one,
+            }
+        self.handle = self.optimizer.grace
+        return self.handle
+
+    def step(self, grads: Tensors, during: Callable[[], None] | None = None) -> Tensors:
+        for name, parameter in self.parameters.items():
+            parameter.grad = grads[name].clone()
+        self.optimizer.step()
+        return {name: self.optimizer.state[p]["exp_avg"].clone() for name, p in self.parameters.items()}
+
+
+class Part(nn.Module):
+    """Adds the product of its parameters and their gradients to its input."""
+
+    def __init__(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        super().__init__()
+        for name, shape in shapes.items():
+            self.register_parameter(name, nn.Parameter(torch.zeros(shape)))
+
+    def forward(self, x: Tensor, grads: Tensors) -> Tensor:
+        return x + torch.stack([(p * grads[name]).sum() for name, p in self.named_parameters()]).sum()
+
+
+class Calls(torch.autograd.Function):
+    """Calls a function in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, function: Callable[[], None]) -> Tensor:  # type: ignore[override]
+        ctx.function = function
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+        ctx.function()
+        return grad, None
+
+
+class Parts(nn.Module):
+    """Modules that are sharded one by one, and run one after another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for owner in ("layer", "other"):
+            shapes = {n.partition(".")[2]: s for n, s in SHAPES.items() if n.startswith(owner)}
+            setattr(self, owner, Part(shapes))
+
+    def forward(self, grads: Tensors, during: Callable[[], None]) -> Tensor:
+        x = torch.zeros((), requires_grad=True)
+        for owner, part in self.named_children():
+            # Backward comes by here after it has left the parts that follow.
+            x = Calls.apply(x, during) if owner == "other" else x
+            own = {n.partition(".")[2]: g for n, g in grads.items() if n.startswith(owner)}
+            x = part(x, own)
+        return x
+
+
+class FSDPTarget(Target):
+    """A sharded model."""
+
+    averages_by_itself = True
+    lossy = "int4:memory=residual,dense_below=0"
+    other = "int8:memory=residual"
+    journey = (
+        lossy,
+        "none",
+        lossy,
+        "int8:memory=residual",
+        "by_parameter(*.bias=none; other.*=fp8:memory=residual; default=int8:memory=residual)",
+        "schedule(0=none; 11=int4:memory=residual)",
+        "eden:memory=residual,dense_below=0",
+        "none",
+    )
+
+    def __init__(self, method: Method | str) -> None:
+        self.model = Parts()
+        for module in (*self.model.children(), self.model):
+            fully_shard(module).set_force_sum_reduction_for_comms(True)  # Gloo has no average
+        self.attach(method)
+
+    @classmethod
+    def supports(cls, text: str) -> bool:
+        try:
+            Session(grace.parse(text), LocalTransport(), ReduceScatter)
+        except ConfigError:
+            return False
+        return True
+
+    def attach(self, method: Method | str) -> Handle:
+        self.handle = grace.attach(self.model, method)
+        return self.handle
+
+    def step(self, grads: Tensors, during: Callable[[], None] | None = None) -> Tensors:
+        self.model.zero_grad()
+        self.model(grads, during or (lambda: None)).backward()
+        return {name: not_none(p.grad).full_tensor() for name, p in self.model.named_parameters()}  # type: ignore[attr-defined]
+
+
 def on_ranks(launch: Any, world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """Call `function(rank, world, *arguments)` on ranks of `torch.distributed`; results by rank."""
     return launch(function, world, *arguments)
@@ -213,6 +370,12 @@ PLACES = [
     Place(OptimizerTarget, 3),
     Place(ACPSGDTarget, 2),
     Place(DGCTarget, 2),
+    Place(FSDPTarget, 2),
+    Place(FSDPTarget, 4),
     Place(ManualTarget, 1, alone),
     Place(ManualTarget, 2),
+    Place(LocalStepsTarget, 1, alone),
+    Place(LocalStepsTarget, 2),
+    Place(OneBitAdamTarget, 1, alone),
+    Place(OneBitAdamTarget, 2),
 ]

@@ -49,7 +49,7 @@ def guide() -> list[torch.Tensor]:
             else:
                 optimizer = hvd.DistributedOptimizer(optimizer, grace=grc, named_parameters=named)
             results.append(_train(optimizer, model))
-            assert optimizer.stats().payload_bytes < optimizer.stats().dense_bytes
+            assert optimizer.grace.stats().payload_bytes < optimizer.grace.stats().dense_bytes
     return results
 
 

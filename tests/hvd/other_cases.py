@@ -47,7 +47,8 @@ def process_sets() -> dict[str, Any]:
             torch.optim.SGD(model.parameters(), lr=0.1), grace=method,
             named_parameters=model.named_parameters(), process_set=pair,
         )  # fmt: skip
-        found[str(method)] = (_train(optimizer, model, 4, hvd.rank()), optimizer.stats().steps)
+        trained, handle = _train(optimizer, model, 4, hvd.rank()), optimizer.grace
+        found[str(method)] = (trained, 0 if handle is None else handle.stats().steps)
     hvd.barrier()
     return found
 

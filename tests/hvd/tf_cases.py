@@ -126,7 +126,7 @@ def fit() -> dict[str, Any]:
             model, losses, optimizer = _fit(
                 k, lambda k=k, kind=kind: getattr(k.optimizers, kind)(0.01), TOPK, 3
             )
-            stats = optimizer.stats()
+            stats = optimizer.grace.stats()
             found[f"{name} {kind}"] = {
                 "weights": _weights(model), "start": start, "losses": losses, "steps": stats.steps,
                 "smaller": stats.payload_bytes < stats.dense_bytes, "iterations": int(optimizer.iterations),

@@ -165,7 +165,7 @@ def usage() -> dict[str, Any]:
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     return {
         "start": start, "end": end, "rates": rates, "loss": float(loss), "class": type(optimizer).__name__,
-        "isinstance": isinstance(optimizer, torch.optim.Adam), "stats": optimizer.stats().payload_bytes,
+        "isinstance": isinstance(optimizer, torch.optim.Adam), "stats": optimizer.grace.stats().payload_bytes,
         "owed": again.session.residual("weight"),
     }  # fmt: skip
 
@@ -259,5 +259,5 @@ def scaler() -> dict[str, Any]:
     return {
         "parameters": torch.cat([p.detach().view(-1) for p in model.parameters()]),
         "scales": scales,
-        "skipped": optimizer.stats().skipped,
+        "skipped": optimizer.grace.stats().skipped,
     }

@@ -7,6 +7,7 @@ import torch
 
 from grace_dl.compressor.base import Context
 from grace_dl.kernels import Source, backend
+from grace_dl.kernels.limits import LARGE
 from grace_dl.kernels.reference.randomness import draws
 from grace_dl.key import Key
 from grace_dl.methods.bf16 import BF16Compressor
@@ -210,6 +211,31 @@ def test_all_finite(dtype, isa):
                 assert not K.all_finite(y)
         assert K.all_finite(x[:0])
         assert K.all_finite(torch.randn(10, 10).to(dtype).t())
+    finally:
+        native.set_isa("")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("isa", ["baseline", "avx2"])
+def test_ordinary(dtype, isa):
+    if not native.set_isa(isa):
+        pytest.skip(f"this processor has no {isa}")
+    limit = torch.tensor(LARGE[dtype], dtype=dtype)
+    below = (
+        torch.nextafter(limit.double(), torch.tensor(0.0, dtype=torch.float64))
+        if dtype is torch.float64
+        else limit * 0.99
+    )
+    try:
+        x = torch.randn(70_003).to(dtype)
+        x[5] = torch.finfo(dtype).max if dtype is torch.float16 else below
+        assert K.ordinary(x) and R.ordinary(x)
+        for place in (0, 17, 40_000, 70_002):
+            for value in (float("nan"), float("inf"), float(limit), -float(limit)):
+                y = x.clone()
+                y[place] = value
+                assert not K.ordinary(y) and not R.ordinary(y)
+        assert K.ordinary(x[:0]) and R.ordinary(x[:0])
     finally:
         native.set_isa("")
 

@@ -14,7 +14,7 @@ from grace_dl.kernels import backend
 from grace_dl.kernels.wire import index_bytes
 from grace_dl.key import Key
 
-NAMES = ["topk", "randomk", "threshold", "dgc", "adaq", "eden", "sketch", "inceptionn"]
+NAMES = ["topk", "randomk", "threshold", "dgc", "adaq", "eden", "sketch", "inceptionn", "chunktopk", "demo"]
 BACKENDS = ["reference"]
 try:
     backend("native", "cpu")

@@ -11,6 +11,7 @@ import torch
 from grace_dl.compressor.lowrank import orthonormalise, starting_factor, warm
 from grace_dl.errors import UnsupportedError
 from grace_dl.kernels import reference
+from grace_dl.kernels.limits import LARGE
 from grace_dl.key import Key
 
 
@@ -91,7 +92,9 @@ def test_native_unit_rows_are_the_references(dtype, shape):
 
 def kernel_results(module, e, g, p, q, p_mean, q_mean):
     """What every low-rank kernel computes, with each way in which the two products may share factors."""
-    found = [module.project_rows(e, g, q), module.project_columns(e, g, p)]
+    (rows, small), (columns, again) = module.project_rows(e, g, q), module.project_columns(e, g, p)
+    assert small and again
+    found = [rows, columns]
     for mean in ((p, q), (p_mean, q), (p, q_mean), (p_mean, q_mean)):
         residual, out = e.clone(), g.clone()
         module.settle_factors(residual, out, p, q, out, *mean)
@@ -167,3 +170,21 @@ def test_native_kernels_check_what_they_are_given():
     ):
         with pytest.raises(UnsupportedError):
             call()
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [1.0, -2.0, math.inf, math.nan])
+def test_large_elements_are_told_wherever_they_are(backend, value, dtype):
+    """Even in a row or column that the other factor does not see."""
+    module = pytest.importorskip(f"grace_dl.kernels.{backend}", reason="the compiled kernels are not built")
+    for shape in ((6, 43), (9, 1101)):
+        e, g = torch.zeros(shape, dtype=dtype), torch.randn(shape).to(dtype)
+        q, p = torch.randn(2, shape[1]).to(dtype), torch.randn(shape[0], 2).to(dtype)
+        assert module.project_rows(e, g, q)[1] and module.project_columns(e, g, p)[1]
+        for row, column in ((0, 0), (-1, -1), (3, 17)):
+            big = g.clone()
+            big[row, column] = value * LARGE[dtype]
+            q[:, column], p[row] = 0, 0
+            assert not module.project_rows(e, big, q)[1]
+            assert not module.project_columns(e, big, p)[1]

@@ -10,6 +10,8 @@ from grace_dl.kernels import Correction, Source, backend
 from grace_dl.kernels.wire import index_bytes
 from grace_dl.key import Key
 from grace_dl.methods.adaq import AdaqCompressor
+from grace_dl.methods.chunktopk import ChunkTopKCompressor
+from grace_dl.methods.demo import DemoCompressor
 from grace_dl.methods.dgc import DgcCompressor
 from grace_dl.methods.eden import EdenCompressor
 from grace_dl.methods.inceptionn import INCEPTIONNCompressor
@@ -52,11 +54,21 @@ METHODS = {
     "eden 2": EdenCompressor(2),
     "eden 3": EdenCompressor(3),
     "eden 4": EdenCompressor(4),
+    "eden 1 least squares": EdenCompressor(1, "least_squares"),
+    "eden 3 least squares": EdenCompressor(3, "least_squares"),
     "sketch": SketchCompressor(),
     "sketch 1 bit": SketchCompressor(2),
     "sketch 3 bits": SketchCompressor(8),
     "sketch 7 bits": SketchCompressor(128),
     "sketch 8 bits": SketchCompressor(256),
+    "chunktopk": ChunkTopKCompressor(),
+    "chunktopk, 4 bits": ChunkTopKCompressor(13, 256, 4),
+    "chunktopk, signs": ChunkTopKCompressor(1, 64, 1),
+    "chunktopk, all": ChunkTopKCompressor(64, 64, 2),
+    "demo": DemoCompressor(),
+    "demo, float16": DemoCompressor(7, value_dtype="float16"),
+    "demo, bfloat16": DemoCompressor(100, value_dtype="bfloat16"),
+    "demo, all": DemoCompressor(4096),
     "inceptionn": INCEPTIONNCompressor(),
     "inceptionn, all classes": INCEPTIONNCompressor(2.0**-13),
     "inceptionn, large bound": INCEPTIONNCompressor(0.5),
@@ -211,8 +223,7 @@ def compare_dgc(compressor, m, v, g, nesterov=False, scale=1.0, masking=True):
         states = [Correction(a, b, g, scale)]
         assert list(kernels.dgc_step_(states, 0.9, nesterov, [sampling], [payload])) == [True]
         corrected = b.clone()
-        count = int(payload[2])
-        kernels.dgc_commit_([b], [a] if masking else None, [(payload[0], payload[1], count)])
+        kernels.dgc_commit_([b], [a] if masking else None, [(payload[0], payload[1], payload[2])])
         results.append((*payload, corrected, a, b))
     for one, other in zip(*results):
         assert torch.equal(bits(one), bits(other))
@@ -299,7 +310,7 @@ def test_what_ranks_sent_is_combined(dtype):
     sizes, sent = (1, 999, 70_001), []
     for n in sizes:
         ranks = [compressor.encode(values(n, dtype, rank), Key("w", rank=rank))[0] for rank in range(3)]
-        sent.append([(part, index, int(count)) for part, index, count in ranks])
+        sent.append([(part, index, count) for part, index, count in ranks])
     mine, theirs = ([values(n, dtype, 9) for n in sizes] for _ in range(2))
     K.sparse_combine_(mine, sent, 0.5)
     R.sparse_combine_(theirs, sent, 0.5)

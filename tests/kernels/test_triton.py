@@ -5,11 +5,7 @@ An optional group: it needs Triton (`pip install 'grace-dl[triton]'`), but no GP
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,35 +13,23 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'grace-dl[triton]'")
 
 from kernels import triton_cases as cases
+from processes import Run, process
 
 pytestmark = pytest.mark.triton
-Run = Callable[..., None]
 
 
-def process(interpret: str, cache: Path) -> Iterator[Run]:
-    """Runs a case in one process that is kept; the environment is what it starts with."""
-    wanted = {"TRITON_INTERPRET": interpret, "TRITON_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1"}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        pool.submit(os.getpid).result()
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-        yield lambda case, *arguments: pool.submit(case, *arguments).result(timeout=240)
+def environment(interpret: str, folder: pytest.TempPathFactory) -> dict[str, str]:
+    return {"TRITON_INTERPRET": interpret, "TRITON_CACHE_DIR": str(folder.mktemp("triton"))}
 
 
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    yield from process("1", tmp_path_factory.mktemp("triton"))
+    yield from process(environment("1", tmp_path_factory))
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    yield from process("0", tmp_path_factory.mktemp("triton"))
+    yield from process(environment("0", tmp_path_factory))
 
 
 each_method = pytest.mark.parametrize("name", cases.METHODS)
@@ -64,12 +48,28 @@ def test_extreme_values(interpreted: Run, name: str, dtype: torch.dtype) -> None
     interpreted(cases.extremes, name, dtype)
 
 
+@each_method
+@each_dtype
+def test_buckets(interpreted: Run, name: str, dtype: torch.dtype) -> None:
+    interpreted(cases.buckets, name, dtype)
+
+
+@each_dtype
+def test_committing_what_was_sent(interpreted: Run, dtype: torch.dtype) -> None:
+    interpreted(cases.committing, dtype)
+
+
+@each_dtype
+def test_momentum_correction(interpreted: Run, dtype: torch.dtype) -> None:
+    interpreted(cases.correcting, dtype)
+
+
 @each_dtype
 def test_votes(interpreted: Run, dtype: torch.dtype) -> None:
     interpreted(cases.votes, dtype)
 
 
-@pytest.mark.parametrize("case", [cases.generator, cases.forming, cases.broken, cases.empty])
+@pytest.mark.parametrize("case", [cases.generator, cases.forming, cases.coding, cases.broken, cases.empty])
 def test_one_by_one(interpreted: Run, case: Callable[[], None]) -> None:
     interpreted(case)
 

@@ -183,6 +183,41 @@ def test_eden_error_and_size(bits):
     assert wire(payload) * 8 / x.numel() <= bits * 1.005 + 0.0105
 
 
+@pytest.mark.parametrize("bits", [1, 2, 3, 4])
+def test_eden_of_least_squares_has_the_smallest_error(bits):
+    x = normal(200_000)
+    out, _ = decoded(EdenCompressor(bits, "least_squares"), x)
+    distortion = {1: 0.3634, 2: 0.1175, 3: 0.03454, 4: 0.009497}[bits]
+    assert float((out - x).square().sum() / x.square().sum()) == pytest.approx(distortion, rel=0.03)
+    # What is left is orthogonal to what was sent: any other scale would leave more.
+    assert abs(float((out.double() * (x - out).double()).sum())) < 1e-3 * float(x.square().sum())
+
+
+def test_eden_chooses_its_scale_by_the_memory():
+    x = normal(8192)
+
+    def first(**settings):
+        return grace.manual(grace.eden(**settings)).step(x, "w")
+
+    assert torch.equal(first(), first(scale="unbiased"))
+    assert torch.equal(first(memory="residual"), first(memory="residual", scale="least_squares"))
+    assert not torch.equal(first(), first(scale="least_squares"))
+
+
+def test_error_feedback_leaves_less_with_least_squares():
+    """Of gradients that differ: e² = c (e² + 1) with c = 1 - 2/π, against c = π/2 - 1."""
+    left = {}
+    for scale in ("unbiased", "least_squares"):
+        handle = grace.manual(grace.eden(memory="residual", scale=scale))
+        for step in range(30):
+            x = normal(8192, seed=step)
+            handle.step(x, "w")
+        residual = handle.session.residual("w")
+        assert residual is not None
+        left[scale] = float(residual.norm() / x.norm())
+    assert left["least_squares"] < 0.7 * left["unbiased"]
+
+
 def test_eden_is_unbiased_also_beside_a_spike():
     x = normal(300).double() * 0.1
     x[7] = 10

@@ -19,6 +19,8 @@ KERNELS = (
     "basic",
     "blocks",
     "cast",
+    "chunks",
+    "dct",
     "eden",
     "inceptionn",
     "natural",
@@ -29,7 +31,7 @@ KERNELS = (
     "ternary",
     "u8bit",
 )
-DECODERS = 17
+DECODERS = 19
 WIDE, CODED, FRESH, LARGE = 1, 2, 4, 0x38
 SECONDS = int(os.environ.get("GRACE_FUZZ_SECONDS", "20"))
 FLAGS = ["-std=c++17", "-O1", "-g", "-ffp-contract=off", "-fno-sanitize-recover=all"]

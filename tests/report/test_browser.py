@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import browser
+from browser import browse
 from grace_dl.cli.main import main
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium"
-)
-
-WATCH = """<script>
-window.found = [];
-addEventListener("error", (event) => found.push(String(event.message)));
-addEventListener("unhandledrejection", (event) => found.push(String(event.reason)));
-addEventListener("securitypolicyviolation", (event) => found.push("blocked " + event.blockedURI));
-</script>"""
+pytestmark = browser.needs_browser
 
 ASK = """<script>
 addEventListener("load", () => {
@@ -44,6 +32,8 @@ addEventListener("load", () => {
       if (box.width && (box.left < frame.left - 2 || box.right > frame.right + 2)) told.outside.push(words.textContent);
     }
   }
+  told.legend = getComputedStyle(document.querySelector(".legend.narrow")).display;
+  told.best = document.querySelector("section table tbody td").getBoundingClientRect().right;
   told.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
   const table = [...document.querySelectorAll("table")].find((t) => t.caption.textContent.startsWith("Per step and rank;"));
   const column = [...table.tHead.rows[0].cells].findIndex((cell) => cell.textContent === "÷ silent");
@@ -56,30 +46,9 @@ addEventListener("load", () => {
   table.tHead.rows[0].cells[0].querySelector("button").click();
   told.names = [...table.tBodies[0].rows].map(text);
   told.errors = found;
-  const box = document.createElement("pre");
-  box.id = "told";
-  box.textContent = JSON.stringify(told);
-  document.body.append(box);
+  TELL
 });
-</script>"""
-
-
-def browse(page: Path, profile: Path, *options: str) -> str:
-    """The page's document after it has run, as Chromium prints it."""
-    quiet = "--disable-gpu --disable-background-networking --disable-component-update --disable-sync --no-first-run"
-    # Names resolve to nothing, so that a request, had there been one, would fail and be told.
-    command = [
-        CHROMIUM,
-        "--headless",
-        "--no-sandbox",
-        *quiet.split(),
-        "--host-resolver-rules=MAP * ~NOTFOUND",
-    ]
-    command += [f"--user-data-dir={profile}", "--window-size=1000,1400", *options, page.as_uri()]
-    done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, timeout=120, check=True
-    )
-    return done.stdout
+</script>""".replace("TELL", browser.TELL)
 
 
 @pytest.fixture(scope="module")
@@ -89,14 +58,25 @@ def page(measured: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path
     return out
 
 
+def ask(page: Path, folder: Path, *options: str) -> dict[str, Any]:
+    """What the page says of itself in a browser."""
+    return browser.ask(page, folder / "watched.html", ASK, folder / "profile", *options)
+
+
+def test_the_page_works_on_a_phone(root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    published = sorted((root / "benchmarks").glob("*.json"))
+    assert main(["report", *map(str, published), "--out", str(out)]) == 0
+    told = ask(out, tmp_path, "--window-size=390,844")
+    assert told["errors"] == [] and told["fetched"] == []
+    assert told["wide"] <= 0, "only charts and tables scroll sideways, not the page"
+    assert told["legend"] == "flex", "lines are named above the chart, as its right end is not visible"
+    assert told["best"] <= 390, "the first table shows the best method without scrolling"
+
+
 def test_the_page_works_in_a_browser(page: Path, tmp_path: Path) -> None:
-    text = page.read_text("utf-8")
-    watched = tmp_path / "watched.html"
-    watched.write_text(
-        text.replace("<meta charset", f"{WATCH}<meta charset", 1).replace("</body>", f"{ASK}</body>"), "utf-8"
-    )
-    shown = browse(watched, tmp_path / "profile", "--dump-dom")
-    told = json.loads(unescape(shown.split('<pre id="told">')[1].split("</pre>")[0]))
+    told = ask(page, tmp_path)
+    assert told["legend"] == "none"
     assert told["errors"] == [] and told["fetched"] == []
     assert told["tables"] >= 5 and len(told["charts"]) >= 8
     assert all(width > 400 and height > 100 for opened, width, height in told["charts"] if opened)

@@ -162,7 +162,7 @@ def test_break_even_needs_a_common_rate() -> None:
         ("not json", "grace bench"),
         ("[]", "grace bench"),
         ('{"schema": 7}', "schema 7"),
-        ('{"schema": 2, "records": []}', "has no 'command'"),
+        ('{"schema": 2, "records": []}', "has no command"),
         ({"benchmark": "dance", "records": [{}]}, "known: kernels, step, link"),
         ({"benchmark": "step", "records": []}, "holds no records"),
         ({"benchmark": "step", "records": [{"id": "a", "method": "b"}]}, "has no model, workers"),
@@ -186,7 +186,7 @@ def test_bad_input_is_refused_before_anything_is_written(
 def test_bad_outputs_are_refused(
     measured: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(["report", str(measured[0]), "--out", str(tmp_path)]) == 2
+    assert main(["report", str(measured[0]), "--out", str(tmp_path / "page.txt")]) == 2
     before = measured[0].read_bytes()
     assert main(["report", str(measured[0]), "--out", str(measured[0])]) == 2
     assert measured[0].read_bytes() == before
@@ -194,3 +194,41 @@ def test_bad_outputs_are_refused(
     assert main(["report"]) == 2
     with pytest.raises(ConfigError, match="folder"):
         load.read([tmp_path])
+
+
+ATTACK = '"><script>alert(1)</script>'
+PUBLISHED = sorted((Path(__file__).resolve().parent.parent.parent / "benchmarks").glob("*.json"))
+
+
+def damaged(path: Path) -> Any:
+    """Every field of a published file's first record and head, each replaced by things that do not belong there."""
+    content = json.loads(path.read_text())
+    content["records"] = content["records"][:1]
+    for wrong in (ATTACK, [ATTACK], {"a": ATTACK}, None, -1, True):
+        for place in (content, content["records"][0], *content["records"][0].get("curve", [])[:1]):
+            for name, right in list(place.items()):
+                place[name] = wrong
+                yield f"{name}={wrong!r}", content
+                place[name] = right
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_wrong_types_are_refused_or_escaped(path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "in.json"
+    for case, content in damaged(path):
+        file.write_text(json.dumps(content))
+        try:
+            text = html(load.read([file]))
+        except ConfigError as error:
+            assert str(file) in str(error) and "\n" not in str(error), case
+        else:
+            assert "<script>alert" not in text, case
+
+
+def test_published_results_are_read() -> None:
+    text = html(load.read(PUBLISHED))
+    contents = re.findall(r'<li><a href="#[^"]*">([^<]*)</a>', text)
+    assert len(contents) == len(PUBLISHED) == len(set(contents)), "no two entries of the contents are alike"
+    top = text.partition("<nav")[0]
+    assert "In short" in top and "× faster than plain DDP" in top and "× sooner than plain DDP" in top
+    assert text.count('class="legend narrow"') >= 4

@@ -132,7 +132,7 @@ def test_the_config_file_in_the_guide(root: Path, tmp_path: Path) -> None:
     )
     (tmp_path / "mine.py").write_text(shown)
     config = TrainConfig.from_files(["configs/cifar/small.py", tmp_path / "mine.py"])
-    assert config.settings.model.width == 64 and config.folder(1).name.endswith("mine.np1")
+    assert config.settings.model.width == 64 and config.folder.name.endswith("mine")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_overrides_may_be_groups() -> None:
     assert again.settings.train.topk == [1]
     assert again.settings.model.width == 32 and config.settings.model.width == 16
     # A text from Python is a text, whatever it looks like.
-    assert config.with_overrides({"train.save_path": "12"}).folder(2) == Path("12")
+    assert config.with_overrides({"train.save_path": "12"}).folder == Path("12")
     with pytest.raises(ConfigError, match="a Config of a model"):
         config.with_overrides({"train.optimizer": model, "model": 3})
 
@@ -250,8 +250,8 @@ def test_a_config_that_cannot_run_is_rejected_when_built(
 
 def test_the_folder_of_a_run(tmp_path: Path) -> None:
     files = ["configs/synthetic.py", "configs/dgc/wm5.py"]
-    assert TrainConfig.from_files(files, suffix=".a").folder(2) == Path("runs/synthetic+dgc.wm5.a.np2")
-    assert TrainConfig.from_files(files, folder=tmp_path).folder(2) == tmp_path
+    assert TrainConfig.from_files(files, suffix=".a").folder == Path("runs/synthetic+dgc.wm5.a")
+    assert TrainConfig.from_files(files, folder=tmp_path).folder == tmp_path
     with pytest.raises(ConfigError, match="both given"):
         TrainConfig.from_files(files, folder=tmp_path, suffix=".a")
 
@@ -333,7 +333,7 @@ def test_the_command_line_as_people_write_it(tmp_path: Path, monkeypatch: pytest
     config = config_of(parsed)
     found = config.settings
     assert (found.train.num_epochs, found.seed, found.device, config.evaluate_only) == (500, 3, "cpu", True)
-    assert config.folder(8) == Path("runs/cifar.resnet20+dgc.wm5.e500.np8")
+    assert config.folder == Path("runs/cifar.resnet20+dgc.wm5.e500")
     with pytest.raises(SystemExit):
         parser.parse_args([*line.split(), "--configs.seed"])
     with pytest.raises(SystemExit):

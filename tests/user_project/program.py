@@ -12,6 +12,8 @@ handle: grace.Handle = grace.attach(DistributedDataParallel(model), grace.topk(0
 print(handle.stats().payload_bytes)
 handle = grace.attach(optimizer, grace.powersgd(rank=4), named_parameters=model.named_parameters())
 handle.switch(grace.schedule((0, grace.none()), (500, grace.dgc(0.001, momentum=0.9))))
+handle.switch(grace.auto(allow=(grace.int8(), grace.powersgd(rank=4))))
+explained: str = handle.explain() if handle.settled else handle.stats().choice
 handle.load_state_dict(handle.state_dict())
 method: grace.Method = grace.by_parameter({"*.bias": grace.none()}, default=grace.parse("int4"))
 with grace.manual(method) as manual:

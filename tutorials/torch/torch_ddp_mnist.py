@@ -45,9 +45,16 @@ optimizer = torch.optim.Adam(model.parameters(), lr=0.002)
 if args.ratio:  # 3b. the one more line: send compressed gradients
     handle = grace.attach(model, grace.topk(args.ratio))
 
-started = time.perf_counter()
-steps = 0
+
+def accuracy():
+    """Share of the test images that are classified correctly."""
+    with torch.no_grad():
+        return (model(test_x).argmax(1) == test_y).float().mean().item()
+
+
+seconds, steps = 0.0, 0
 for epoch in range(args.epochs):
+    started = time.perf_counter()
     order = torch.randperm(len(train_x), generator=torch.Generator().manual_seed(epoch))
     for batch in order.split(args.batch):
         batch = batch[rank::size]  # 4. every worker takes its own part of the batch
@@ -56,14 +63,13 @@ for epoch in range(args.epochs):
         loss.backward()
         optimizer.step()
         steps += 1
-    say(f"epoch {epoch + 1}: loss {loss.item():.3f}")
-seconds = time.perf_counter() - started
+    seconds += time.perf_counter() - started
+    say(f"epoch {epoch + 1}: loss {loss.item():.3f}, accuracy {100 * accuracy():.2f} %")
 
-with torch.no_grad():
-    accuracy = (model.module(test_x).argmax(1) == test_y).float().mean().item()
 sent = 4 * sum(p.numel() for p in model.parameters())
 if args.ratio:
     sent = handle.stats().payload_bytes // steps
-say(f"{steps} steps of {1000 * seconds / steps:.1f} ms; {sent:,} bytes of gradients a worker and step")
-say(f"test accuracy {100 * accuracy:.2f} %")
+traffic = f"; {sent:,} bytes of gradients a worker and step" if size > 1 else ""  # alone, nothing is sent
+say(f"{steps} steps of {1000 * seconds / steps:.1f} ms{traffic}")
+say(f"test accuracy {100 * accuracy():.2f} %")
 dist.destroy_process_group()

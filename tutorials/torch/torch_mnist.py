@@ -21,9 +21,16 @@ test_x, test_y = images.test_x.float().div(255).flatten(1), images.test_y
 model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.002)
 
-started = time.perf_counter()
-steps = 0
+
+def accuracy():
+    """Share of the test images that are classified correctly."""
+    with torch.no_grad():
+        return (model(test_x).argmax(1) == test_y).float().mean().item()
+
+
+seconds, steps = 0.0, 0
 for epoch in range(args.epochs):
+    started = time.perf_counter()
     order = torch.randperm(len(train_x), generator=torch.Generator().manual_seed(epoch))
     for batch in order.split(args.batch):
         optimizer.zero_grad()
@@ -31,10 +38,8 @@ for epoch in range(args.epochs):
         loss.backward()
         optimizer.step()
         steps += 1
-    print(f"epoch {epoch + 1}: loss {loss.item():.3f}")
-seconds = time.perf_counter() - started
+    seconds += time.perf_counter() - started
+    print(f"epoch {epoch + 1}: loss {loss.item():.3f}, accuracy {100 * accuracy():.2f} %")
 
-with torch.no_grad():
-    accuracy = (model(test_x).argmax(1) == test_y).float().mean().item()
 print(f"{steps} steps of {1000 * seconds / steps:.1f} ms")
-print(f"test accuracy {100 * accuracy:.2f} %")
+print(f"test accuracy {100 * accuracy():.2f} %")

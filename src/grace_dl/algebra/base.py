@@ -40,9 +40,45 @@ class Single(Method):
     def parts(self) -> Iterator[Single]:
         yield self
 
-    def build(self, transport: Transport, state: State) -> Communicator:
-        """A communicator that runs the method among the ranks of `transport`, with empty state."""
+    @property
+    def codec(self) -> Single:
+        """The method that does the compressing: its own, or that of a part."""
+        return self
+
+    def build(
+        self, transport: Transport, state: State, way: type[Communicator] | None = None
+    ) -> Communicator:
+        """A communicator that runs the method among the ranks of `transport`, with empty state.
+
+        `way`: the communicator that the target requires, instead of the method's own; raises if it does not support it.
+        """
         raise NotImplementedError
+
+
+class Composition(Method):
+    """A method made of others."""
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """What it is made of."""
+        raise NotImplementedError
+
+    def parts(self) -> Iterator[Single]:
+        yield from dict.fromkeys(part for method in self.methods for part in method.parts())
+
+
+class ByName(Composition):
+    """A composition that has one method for each parameter."""
+
+    def method_of(self, name: str) -> Method:
+        """The method of a parameter."""
+        raise NotImplementedError
+
+    def resolve(self, name: str, step: int) -> Single:
+        return self.method_of(name).resolve(name, step)
+
+    def stage(self, step: int) -> Hashable:
+        return tuple(method.stage(step) for method in self.methods)
 
 
 def check_method(method: Any) -> Method:

@@ -4,36 +4,35 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from ..errors import ConfigError
+from ..names import canonical
 from ..settings import whole
-from .base import Method, Single, at, check_method
+from .auto import as_part
+from .base import ByName, Composition, Method, Single, at
 
 
 @dataclass(frozen=True, repr=False)
-class ByParameter(Method):
+class ByParameter(ByName):
     """Different methods for different parameters, chosen by name."""
 
     rules: tuple[tuple[str, Method], ...]
     """Patterns with their methods; the first match wins."""
     default: Method
 
-    def _method(self, name: str) -> Method:
-        matching = (method for pattern, method in self.rules if fnmatch.fnmatchcase(name, pattern))
+    def method_of(self, name: str) -> Method:
+        # Names are canonical; a pattern may have been written for those of a wrapped model.
+        matching = (
+            method
+            for pattern, method in self.rules
+            if fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, canonical(pattern))
+        )
         return next(matching, self.default)
 
-    def resolve(self, name: str, step: int) -> Single:
-        return self._method(name).resolve(name, step)
-
-    def stage(self, step: int) -> Hashable:
-        return tuple(method.stage(step) for method in self._methods())
-
-    def parts(self) -> Iterator[Single]:
-        yield from dict.fromkeys(part for method in self._methods() for part in method.parts())
-
-    def _methods(self) -> tuple[Method, ...]:
+    @property
+    def methods(self) -> tuple[Method, ...]:
         return (*(method for _, method in self.rules), self.default)
 
     def __str__(self) -> str:
@@ -44,7 +43,7 @@ class ByParameter(Method):
 
 
 @dataclass(frozen=True, repr=False)
-class Schedule(Method):
+class Schedule(Composition):
     """Different methods at different steps."""
 
     stages: tuple[tuple[int, Method], ...]
@@ -56,8 +55,9 @@ class Schedule(Method):
     def stage(self, step: int) -> Hashable:
         return sum(first <= step for first, _ in self.stages), at(self.stages, step).stage(step)
 
-    def parts(self) -> Iterator[Single]:
-        yield from dict.fromkeys(part for _, method in self.stages for part in method.parts())
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        return tuple(method for _, method in self.stages)
 
     def __str__(self) -> str:
         return f"schedule({'; '.join(f'{step}={method}' for step, method in self.stages)})"
@@ -91,7 +91,9 @@ def by_parameter(rules: Mapping[str, Method], *, default: Method) -> Method:
                 f"pattern {pattern!r} cannot be written in the text form of a method: leave out '=', ';', '(', ')', quotes, "
                 "spaces at its ends and unpaired '[' or ']'."
             )
-    return ByParameter(tuple((p, check_method(m)) for p, m in rules.items()), check_method(default))
+    return ByParameter(
+        tuple((p, as_part(m, "by_parameter()")) for p, m in rules.items()), as_part(default, "by_parameter()")
+    )
 
 
 def schedule(*stages: tuple[int, Method]) -> Method:
@@ -113,4 +115,4 @@ def schedule(*stages: tuple[int, Method]) -> Method:
     steps = [whole("step", step, "the first step of a stage, counted from 0", least=0) for step, _ in stages]
     if not steps or steps[0] != 0 or any(a >= b for a, b in itertools.pairwise(steps)):
         raise ConfigError(f"stages begin at steps {steps}; they must begin at 0 and increase.")
-    return Schedule(tuple((step, check_method(method)) for step, method in stages))
+    return Schedule(tuple((step, as_part(method, "schedule()")) for step, method in stages))

@@ -49,14 +49,20 @@ class Custom(Single):
             memory = _partner(catalog.memory_for(self._info), compressor)
             name = catalog.memory_name(memory)
         self._compressor, self._memory = compressor, memory
-        self._way = catalog.communicator_for(self._info, communicator)
+        catalog.check_communicator(self._info, communicator, type(memory))
+        self._communicator = communicator
         self._seed, self._dense_below = check_seed(seed), check_dense_below(dense_below)
         warn_of_divergence(self._info, compressor, name)
 
-    def build(self, transport: Transport, state: State) -> Communicator:
+    def build(
+        self, transport: Transport, state: State, way: type[Communicator] | None = None
+    ) -> Communicator:
+        info = self._info
+        own = catalog.communicator_for(info, self._communicator, transport.size, type(self._memory))
+        found = own if way is None else catalog.able(way, info)
         memory = copy.deepcopy(self._memory)
         memory.state.clear()
-        return self._way(
+        return found(
             copy.deepcopy(self._compressor),
             memory,
             transport=transport,
@@ -67,7 +73,8 @@ class Custom(Single):
         )
 
     def __str__(self) -> str:
-        return f"{self._compressor!r} with {self._memory!r} through {self._way.name}"
+        way = self._communicator or ", ".join(name for _, name in catalog.defaults_of(self._info))
+        return f"{self._compressor!r} with {self._memory!r} through {way}"
 
     def __repr__(self) -> str:
         return f"grace.custom({self._compressor!r}, {self._memory!r})"

@@ -95,13 +95,22 @@ class Named(Single):
 
     # Work ---------------------------------------------------------------------------------------------
 
-    def build(self, transport: Transport, state: State) -> Communicator:
-        info = self.info
+    def build(
+        self, transport: Transport, state: State, way: type[Communicator] | None = None
+    ) -> Communicator:
+        info, chosen = self.info, self.get("communicator")
+        if way is not None and chosen is not None:
+            raise ConfigError(
+                f"{self} chooses communicator {chosen!r}, but the target exchanges gradients by {way.name}; leave the "
+                "setting out."
+            )
         memory_class = catalog.memory_for(info, self.get("memory"))
         compressor = info.cls(**self._chosen(info.parameters))
         memory = memory_class(**self._chosen(parameters(memory_class)))
         dense_below = self.get("dense_below")
-        return catalog.communicator_for(info, self.get("communicator"))(
+        own = catalog.communicator_for(info, chosen, transport.size, memory_class)
+        found = own if way is None else catalog.able(way, info)
+        return found(
             compressor,
             memory,
             transport=transport,
@@ -152,7 +161,7 @@ def build(name: str, *arguments: Any, **settings: Any) -> Named:
             raise ConfigError(f"{name}: {unknown('setting', key, known)}")
     check_seed(settings.get("seed", 0))
     check_dense_below(settings.get("dense_below"))
-    catalog.communicator_for(info, settings.get("communicator"))
+    catalog.check_communicator(info, settings.get("communicator"), catalog.memory_for(info, memory))
     if memory is not None and info.memory(memory) == info.memories[0]:
         settings["memory"] = None
     frozen = {key: _frozen(value, known[key]) for key, value in settings.items()}
@@ -224,7 +233,7 @@ _SETTING = re.compile(r"\w+(, \w+)*: ")
 """The start of a docstring line that describes a setting."""
 
 _COMMON = """memory: the error memory, by name: one of {memories}.
-communicator: the collective that exchanges payloads, by name: one of {communicators}; {default} by default.
+communicator: the collective that exchanges payloads, by name: one of {communicators}; {default}.
 seed: the seed of all random draws.
 dense_below: parameters with fewer elements are sent uncompressed; {dense_below} by default."""
 
@@ -235,13 +244,21 @@ def documentation(info: MethodInfo) -> str:
     common = _COMMON.format(
         memories=", ".join(info.memories),
         communicators=", ".join(catalog.communicators_of(info)),
-        default=info.communicator,
+        default=catalog.default_rule(info),
         dense_below=info.dense_below,
     )
-    explained = "\n".join([*rest, *_explained(catalog.memory_for(info), info), common])
+    others = [
+        line
+        for name in info.memories[1:]
+        if (lines := _explained(catalog.MEMORIES[name], info))
+        for line in (f"With memory={name!r}:", *lines)
+    ]
+    settings = rest.pop() if rest and _SETTING.match(rest[-1]) else ""
+    own = _explained(catalog.memory_for(info), info)
+    explained = "\n".join(filter(None, [settings, *own, *others, common]))
     example = f">>> import grace_dl as grace\n>>> grace.{info.name}() == grace.parse({str(build(info.name))!r})\nTrue"
     reference = f"Reference: {info.reference}. Bits per element: {info.bits}."
-    return "\n\n".join([first, explained, reference, example])
+    return "\n\n".join([first, *rest, explained, reference, example])
 
 
 def _explained(memory: type[Memory], info: MethodInfo) -> list[str]:
@@ -257,11 +274,16 @@ def _explained(memory: type[Memory], info: MethodInfo) -> list[str]:
 
 
 def signature(info: MethodInfo) -> list[tuple[Any, Parameter]]:
-    """The parameters of a method's constructor; settings of the compressor may be positional."""
+    """The parameters of a method's constructor, those of all its memories; settings of the compressor may be positional."""
     first = {p.name for p in info.parameters}
+    known: dict[str, Parameter] = {}
+    for memory in info.memories:
+        for name, parameter in catalog.settings_of(info, memory).items():
+            known.setdefault(name, parameter)
+    known |= {p.name: p for p in OPTIONS}
     return [
         (inspect.Parameter.POSITIONAL_OR_KEYWORD if p.name in first else inspect.Parameter.KEYWORD_ONLY, p)
-        for p in _parameters(info, None).values()
+        for p in known.values()
     ]
 
 

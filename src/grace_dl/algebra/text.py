@@ -1,7 +1,11 @@
 """The text form of methods, for command lines, config files and result files.
 
 `topk:0.01,beta=0.9` is `grace.topk(0.01, beta=0.9)`; a first setting needs no name. Compositions list their parts:
-`schedule(0=none; 500=topk:0.01)`, `by_parameter(*.bias=none; default=int8)`. `str(method)` writes it, `parse` reads it.
+`schedule(0=none; 500=topk:0.01)`, `by_parameter(*.bias=none; default=int8)`, `hierarchical(inner=none; outer=int4)`,
+`auto(int8; powersgd:4)`. `str(method)` writes it, `parse` reads it.
+
+Where a whole training rule may be given, as in benchmarks, `parse_rule` also reads local steps: `local(int4; every=30)`, and
+the published rules `diloco` and `sparseloco:every=100`.
 """
 
 from __future__ import annotations
@@ -12,8 +16,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from ..errors import ConfigError
+from .auto import auto
 from .base import Method, check_method
 from .compose import by_parameter, schedule
+from .hierarchical import hierarchical
+from .local_rule import NAME as LOCAL
+from .local_rule import PUBLISHED, SETTINGS, LocalRule
 from .named import build
 
 _OPEN, _CLOSE = "([", ")]"
@@ -32,11 +40,26 @@ def parse(text: str) -> Method:
         raise ConfigError(f"{text!r} is no text of a method; write one as topk:0.01 or powersgd:rank=4.")
     text = text.strip()
     name, bracket, rest = text.partition("(")
+    if text == "auto":
+        return auto()
     if bracket and name.strip() in _COMPOSITIONS:
         if not rest.endswith(")"):
             raise ConfigError(f"{text!r} lacks the closing bracket of {name}(...).")
         return _COMPOSITIONS[name.strip()](text, _split(rest[:-1], ";"))
+    if is_rule(text):
+        raise ConfigError(
+            f"{text!r} is a rule for local steps, not a method; pass its method to grace.LocalSteps, or use it in `grace bench`, "
+            "`grace plan` and configs."
+        )
     name, _, settings = text.partition(":")
+    if name.strip() == "auto":
+        raise ConfigError(f"{text!r}: list the methods of auto in brackets, as in auto(int8; powersgd:4).")
+    arguments, keywords = _settings(text, settings)
+    return build(name.strip(), *arguments, **keywords)
+
+
+def _settings(text: str, settings: str) -> tuple[list[Any], dict[str, Any]]:
+    """The settings after the colon of a text: one without a name, if any, and those with names."""
     arguments: list[Any] = []
     keywords: dict[str, Any] = {}
     for item in _split(settings, ","):
@@ -50,20 +73,61 @@ def parse(text: str) -> Method:
             raise ConfigError(f"{text!r}: only the first setting may go without a name; write name={item}.")
         else:
             arguments.append(_value(item))
-    return build(name.strip(), *arguments, **keywords)
+    return arguments, keywords
 
 
-def parse_list(texts: str | Iterable[str]) -> list[Method]:
-    """Parse a list of methods separated by commas, spaces or both; duplicates are dropped.
+def is_rule(text: str) -> bool:
+    """Whether a text is of a rule for local steps, not of a method."""
+    return re.split(r"[(:]", text.strip(), maxsplit=1)[0].strip() in (LOCAL, *PUBLISHED)
 
-    >>> [str(method) for method in parse_list(["topk:0.01,beta=0.9,int8", "powersgd:rank=2"])]
-    ['topk:0.01,beta=0.9', 'int8', 'powersgd:2']
+
+def parse_rule(text: str) -> Method | LocalRule:
+    """The method, or the rule for local steps, with the given text form.
+
+    >>> print(parse_rule("local(topk:0.01,beta=0.9; every=50; delay=5)"))
+    local(topk:0.01,beta=0.9; every=50; delay=5)
+    >>> parse_rule("sparseloco:100") == parse_rule("local(chunktopk:beta=0.95; every=100)")
+    True
+    >>> parse_rule("int8")
+    grace.int8()
     """
-    return list(dict.fromkeys(parse(text) for text in split_list(texts)))
+    if not isinstance(text, str) or not is_rule(text):
+        return parse(text)
+    text = text.strip()
+    name, _, rest = text.partition(":")
+    if name.strip() in PUBLISHED:
+        arguments, keywords = _settings(text, rest)
+        if arguments and "every" in keywords:
+            raise ConfigError(f"{text!r} gives 'every' twice; give it once.")
+        keywords.update(zip(("every",), arguments))
+        _check_names(text, keywords)
+        return PUBLISHED[name.strip()](**keywords)
+    items = _split(text.partition("(")[2].removesuffix(")"), ";")
+    if "(" not in text or not text.endswith(")") or not items or _is_rule_setting(items[0]):
+        raise ConfigError(f"{text!r} must name a method and its settings, as in local(int4; every=30).")
+    pairs = [tuple(part.strip() for part in item.partition("=")[::2]) for item in items[1:]]
+    keywords = {key: _value(value) for key, value in pairs}
+    if len(keywords) < len(pairs):
+        raise ConfigError(f"{text!r} gives a setting twice; give it once.")
+    _check_names(text, keywords)
+    return LocalRule(parse(items[0]), **keywords)
+
+
+def _is_rule_setting(item: str) -> bool:
+    return item.partition("=")[0].strip() in SETTINGS
+
+
+def _check_names(text: str, given: Iterable[str]) -> None:
+    unknown = [name for name in given if name not in SETTINGS]
+    if unknown:
+        raise ConfigError(
+            f"{text!r}: {unknown[0]!r} is no setting of local steps; known: {', '.join(SETTINGS)}. Those of the method follow its "
+            "name, as in local(topk:0.01,beta=0.9; every=30)."
+        )
 
 
 def split_list(texts: str | Iterable[str]) -> list[str]:
-    """Split such a list into texts.
+    """Split a list of methods, separated by commas, spaces or both, into their texts.
 
     >>> split_list("ddp, topk:0.01,beta=0.9 int8")
     ['ddp', 'topk:0.01,beta=0.9', 'int8']
@@ -85,7 +149,9 @@ class CarriesMethod(Protocol):
 
 
 def carries_method(value: Any) -> bool:
-    """Whether `value` is a method, or an object that carries one as its `method`."""
+    """Whether `value` is a method, or an object that carries one as its `method`. A rule for local steps is neither."""
+    if isinstance(value, LocalRule):
+        return False
     return isinstance(value, Method) or isinstance(getattr(value, "method", None), Method)
 
 
@@ -128,9 +194,45 @@ def _by_parameter(text: str, items: list[str]) -> Method:
     return by_parameter(rules, default=default)
 
 
+def _hierarchical(text: str, items: list[str]) -> Method:
+    given: dict[str, Any] = {}
+    readers: dict[str, Callable[[str], Any]] = {
+        "inner": parse,
+        "outer": parse,
+        "ranks_per_node": _value,
+        "nodes": _value,
+    }
+    for item in items:
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not equals or key not in readers:
+            raise ConfigError(
+                f"{text!r}: {item!r} must be inner=, outer=, ranks_per_node= or nodes= with a value, as in outer=int4."
+            )
+        if key in given:
+            raise ConfigError(f"{text!r} gives {key!r} twice; give it once.")
+        given[key] = readers[key](value)
+    return hierarchical(**given)
+
+
+def _auto(text: str, items: list[str]) -> Method:
+    allow: list[Method] = []
+    settings: dict[str, Any] = {}
+    for item in items:
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if equals and key == "every":
+            if key in settings:
+                raise ConfigError(f"{text!r} gives {key!r} twice; give it once.")
+            settings[key] = _value(value)
+        else:
+            allow.append(parse(item))
+    return auto(allow or None, **settings)
+
+
 _COMPOSITIONS: dict[str, Callable[[str, list[str]], Method]] = {
     "schedule": _schedule,
     "by_parameter": _by_parameter,
+    "hierarchical": _hierarchical,
+    "auto": _auto,
 }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..console import output
 from ..errors import ConfigError, DivergedError, GraceError
+from ..formatting import duration
 from ..train import TrainConfig
 from ..train import main as training
 from ..train.build import dataset_of
@@ -29,6 +29,7 @@ from .training_methods import files_and_overrides
 TASKS = {
     "cifar": ["configs/cifar/small.py"],
     "mnist": ["configs/mnist.py"],
+    "lm": ["configs/lm/transformer.py", "configs/lm/adamw.py"],
     "synthetic": ["configs/synthetic.py"],
 }
 METHODS = (
@@ -53,9 +54,9 @@ class StudyPlan:
     """In the form that `select` returns."""
     task: Sequence[str] = ("cifar",)
     """Names of `TASKS`, or config files."""
-    rates: Sequence[str] = (run_records.LOOPBACK,)
+    rates: Sequence[str] = (virtual_hosts.LOOPBACK,)
     seeds: Sequence[int] = (1, 2, 3)
-    workers: int = 2
+    workers: Sequence[int] = (2,)
     epochs: int | None = None
     """None: those of the config file."""
     timed_epochs: int | None = None
@@ -63,12 +64,9 @@ class StudyPlan:
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if min(n for n in (self.workers, self.epochs, self.timed_epochs, 1) if n is not None) < 1:
+        if min(n for n in (*self.workers, self.epochs, self.timed_epochs, 1) if n is not None) < 1:
             raise ConfigError("--workers, --epochs and --timed-epochs must be 1 or more.")
-        linked = [rate for rate in self.rates if rate != run_records.LOOPBACK]
-        for rate in linked:
-            virtual_hosts.check_rate(rate)
-        if linked:
+        if virtual_hosts.with_links(self.rates):
             virtual_hosts.check_able("`--rate loopback` needs none")
 
 
@@ -85,14 +83,12 @@ class Run:
 
     @property
     def facts(self) -> dict[str, Any]:
-        limit = virtual_hosts.UNLIMITED_BITS
-        bits = limit if self.rate == run_records.LOOPBACK else virtual_hosts.check_rate(self.rate)
         return {
             "task": self.task,
             "epochs": self.epochs,
             "workers": self.workers,
             "rate": self.rate,
-            "bits": min(bits, limit),
+            "bits": virtual_hosts.recorded_bits(self.rate),
             "method": self.method,
             "seed": self.seed,
         }
@@ -155,7 +151,8 @@ class Study:
         """The remaining runs, seed by seed, so that an unfinished study covers all methods."""
         plan = self.plan
         runs = [
-            Run(method, rate, seed, self.task, self.epochs, plan.workers)
+            Run(method, rate, seed, self.task, self.epochs, workers)
+            for workers in plan.workers
             for seed in plan.seeds
             for rate in plan.rates
             for method in plan.methods
@@ -176,9 +173,7 @@ class Study:
         ) as progress:
             for place, run in enumerate(todo):
                 left = self._left(todo[place:])
-                facts = f"run {place + 1} of {len(todo)}" + (
-                    f", about {_duration(left)} left" if left else ""
-                )
+                facts = f"run {place + 1} of {len(todo)}" + (f", about {duration(left)} left" if left else "")
                 began = time.perf_counter()
                 record = self._record(run, progress, facts)
                 self.spent[run.rate, run.method] = time.perf_counter() - began
@@ -223,19 +218,9 @@ class Study:
                 progress.update(task, completed=event.step)
 
         config = self._config(run.method, run.seed, folder).with_overrides(more)
-        links = (
-            nullcontext()
-            if run.rate == run_records.LOOPBACK
-            else virtual_hosts.Hosts(self.plan.workers, run.rate)
-        )
-        with links as place:
+        with virtual_hosts.network(run.workers, run.rate) as place:
             failed = run_workers(
-                worker,
-                self.plan.workers,
-                config,
-                on_event=on_event,
-                silence=training.SILENCE,
-                place=None if place is None else place.place(),
+                worker, run.workers, config, on_event=on_event, silence=training.SILENCE, place=place
             )[0]
         progress.remove_task(task)
         return {**run.facts, "timed": True, **run_records.record(folder, failed)}
@@ -250,7 +235,7 @@ class Study:
     def _say(self, done: int, total: int, run: Run, record: dict[str, Any], left: float | None) -> None:
         end = f"{100 * record['accuracy']:.2f} %" if record["accuracy"] is not None else "diverged"
         took = f" in {record['seconds']:.0f} s of training" if record["seconds"] else ""
-        rest = f"; about {_duration(left)} left" if left else ""
+        rest = f"; about {duration(left)} left" if left else ""
         self.console.print(
             f"{done} of {total}: {run.method}, {run.rate}, seed {run.seed}: {end}{took}{rest}",
             highlight=False,
@@ -295,15 +280,3 @@ def show_study(results: Results, target: float | None = None) -> None:
         "takes to the target ÷ time of the method; sent MB: what leaves a rank in the whole run[/dim]"
     )
     console.print(f"Results: {results.path.resolve()}", soft_wrap=True)
-
-
-def _duration(seconds: float) -> str:
-    """Seconds, minutes or hours.
-
-    >>> _duration(45), _duration(600), _duration(9000)
-    ('45 s', '10 min', '2 h 30 min')
-    """
-    minutes = round(seconds / 60)
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -22,6 +22,7 @@ from ..errors import ConfigError
 from ..integrations.attach import manual
 from ..key import Key
 from ..memory.base import Memory
+from ..registry import unknown
 from . import plots, tables
 from .results import Results
 
@@ -55,6 +56,8 @@ def measure_kernels(
 ) -> None:
     """Measure every method at every size, with every backend and number of threads."""
     for name in backends:
+        if name not in BACKENDS:
+            raise unknown("backend", name, BACKENDS)
         kernels.backend(name, "cpu")
     if min(threads) < 1 or min(sizes) < 1:
         raise ConfigError("--sizes and --threads must be positive.")
@@ -82,10 +85,8 @@ def measure_kernels(
     console.print(tables.heading(results.header))
     for numel in sizes:
         console.print(tables.kernels_table(records, numel))
-    picture = out.with_suffix(".png")
-    plots.plot_kernels(results.header, records, picture)
     console.print(f"Results: {out.resolve()}", soft_wrap=True)
-    console.print(f"Plot: {picture.resolve()}", soft_wrap=True)
+    plots.show(console, out, plots.plot_kernels, results)
 
 
 def fastest(call: Callable[[], object], budget: float = 0.6, least: int = 3, most: int = 200) -> float:

@@ -65,6 +65,13 @@ def resnet50_shapes() -> list[tuple[int, ...]]:
     return [*shapes, (1000, 2048), (1000,)]
 
 
+def gpt2_shapes(width: int = 768, layers: int = 12) -> list[tuple[int, ...]]:
+    """The 148 parameter shapes of GPT-2 small (Radford et al. 2019), 124.4 million numbers in all."""
+    block = [(width,), (width,), (width, 3 * width), (3 * width,), (width, width), (width,)]
+    block += [(width,), (width,), (width, 4 * width), (4 * width,), (4 * width, width), (width,)]
+    return [(50257, width), (1024, width), *(block * layers), (width,), (width,)]
+
+
 class _Given(torch.autograd.Function):
     """Passes each parameter a precomputed gradient: a backward pass without work."""
 

@@ -12,6 +12,7 @@ import json
 import os
 import queue
 import random
+import re
 import shlex
 import signal
 import socket
@@ -27,6 +28,8 @@ from ..workers import WorkerError, choose_loopback
 MARK = "@grace "
 """The prefix of a line that is an event."""
 _MODULE = "grace_dl.bench.remote_hosts"
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@%-]*")
+"""ssh would take a name that begins with a dash as an option."""
 _PASSED = ("PYTHONPATH", "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "GRACE_ISA")
 
 
@@ -37,6 +40,11 @@ def parse(hosts: str, workers: int) -> list[str]:
     ['node1', 'node2']
     """
     names = hosts.replace(",", " ").split()
+    for name in names:
+        if not _HOST.fullmatch(name):
+            raise ConfigError(
+                f"--hosts: {name!r} is no name of a host; write for example node1 or user@10.0.0.2."
+            )
     if len(set(names)) != len(names):
         raise ConfigError(f"--hosts {hosts!r} names a host twice; write each once.")
     if names and workers % len(names):
@@ -144,7 +152,7 @@ def _command(host: str, job: dict[str, Any]) -> list[str]:
     passed = [f"{name}={os.environ[name]}" for name in _PASSED if name in os.environ]
     # The first `cd` resolves relative entries of PYTHONPATH as here; a host may lack the folder.
     line = f"cd {shlex.quote(os.getcwd())} 2>/dev/null; exec {shlex.join(['env', *passed, *agent])}"
-    return ["ssh", "-o", "BatchMode=yes", host, line]
+    return ["ssh", "-o", "BatchMode=yes", "--", host, line]
 
 
 # On the hosts ---------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Result files: JSON with a header (machine, date, command) and one record per measurement.
 
     {"schema": 2, "benchmark": "kernels", "command": [...], "date": "...", "machine": {...}, "settings": {...},
-     "records": [{"id": "...", "method": "topk:0.01", ...}]}
+     "records": [{"id": "...", "backend": "native", "method": "topk:0.01", ...}]}
 
 The method of a record is in its text form. A record is saved as soon as it is measured; run again with the same
 settings, a benchmark resumes.
@@ -18,9 +18,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
+from .. import __version__, kernels
 from ..errors import GraceError
-from .selection import BASELINES
+from ..output_files import check_writable, write_text
+from .selection import BASELINES, DDP, FSDP, LOCAL
 
 SCHEMA = 2
 
@@ -44,6 +45,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "grace": __version__,
+        "kernels": kernels.name_for("cpu"),
     }
 
 
@@ -51,6 +53,7 @@ class Results:
     """The records of one benchmark, saved to a file from the first measurement on."""
 
     def __init__(self, path: Path, benchmark: str, settings: dict[str, Any], fresh: bool = False) -> None:
+        check_writable(path, "--out")
         self.path = path
         self.header: dict[str, Any] = {
             "schema": SCHEMA,
@@ -66,24 +69,39 @@ class Results:
 
     def _resume(self, saved: dict[str, Any]) -> None:
         for field in ("benchmark", "settings", "machine"):
-            if saved[field] != self.header[field]:
+            old, new = saved.get(field), self.header[field]
+            if old != new:
+                if isinstance(old, dict) and isinstance(new, dict):  # only what differs
+                    old, new = (
+                        {k: d.get(k) for k in {**old, **new} if old.get(k) != new.get(k)} for d in (old, new)
+                    )
                 raise GraceError(
-                    f"{self.path} holds results with another {field} ({saved[field]!r} instead of "
-                    f"{self.header[field]!r}); give another --out, or --fresh to overwrite it."
+                    f"{self.path} holds results with another {field} ({old!r} instead of {new!r}); give another "
+                    "--out, or --fresh to overwrite it."
                 )
-        self.header["date"] = saved["date"]
-        self.records = {record["id"]: record for record in saved["records"]}
+        try:
+            self.header["date"] = str(saved["date"])
+            self.records = {record["id"]: dict(record) for record in saved["records"]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise GraceError(
+                f"{self.path} holds a damaged record ({error!r}); give another --out, or --fresh to overwrite it."
+            ) from error
 
     def __contains__(self, identity: str) -> bool:
         return identity in self.records
 
     def add(self, identity: str, record: dict[str, Any]) -> None:
         """Add one measurement, and save the file."""
-        self.records[identity] = {"id": identity, **{k: v for k, v in record.items() if k != "id"}}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self.path.with_suffix(".part")
-        draft.write_text(json.dumps({**self.header, "records": list(self.records.values())}, indent=1) + "\n")
-        draft.replace(self.path)
+        self.add_all({identity: record})
+
+    def add_all(self, records: Mapping[str, dict[str, Any]]) -> None:
+        """Add measurements by their identities, and save the file once."""
+        backend = self.header["machine"]["kernels"]
+        for identity, record in records.items():
+            fields = {name: value for name, value in record.items() if name != "id"}
+            self.records[identity] = {"id": identity, "backend": backend, **fields}
+        content = {**self.header, "records": list(self.records.values())}
+        write_text(self.path, json.dumps(content, indent=1) + "\n")
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -106,13 +124,13 @@ def label_of(record: Mapping[str, Any]) -> str:
     'topk:0.01 (optimizer)'
     """
     through = record.get("through", "ddp")
-    remark = record.get("variant") or (through if through != "ddp" else None)
+    remark = record.get("variant") or (through if through not in (DDP, LOCAL, record["method"]) else None)
     return f"{record['method']} ({remark})" if remark else str(record["method"])
 
 
 def of_pytorch(record: Mapping[str, Any]) -> bool:
     """Whether a record is of a baseline, for which only the whole step is known."""
-    return record["method"] in BASELINES
+    return record["method"] in (*BASELINES, FSDP)
 
 
 def over_plain(record: dict[str, Any], plain: dict[str, Any]) -> float:

@@ -11,9 +11,7 @@ from ..errors import ConfigError, GraceError
 from ..train.log import read
 from .results import label_of
 from .training_methods import method_in
-from .virtual_hosts import UNLIMITED_BITS
-
-LOOPBACK = "loopback"
+from .virtual_hosts import LOOPBACK, UNLIMITED_BITS
 
 _METRIC = "acc/test_"
 
@@ -55,6 +53,7 @@ def record(folder: Path, failed: str | None = None) -> dict[str, Any]:
         "steps": config["steps"],
         "failed": failed,
         "accuracy": last and last["accuracy"],
+        "loss": last and last["loss"],
         "best_accuracy": max((point["accuracy"] for point in points), default=None),
         "seconds": last and last["seconds"],
         "leaving_bytes": last and last["bytes"],
@@ -113,7 +112,7 @@ def _import(folder: Path) -> dict[str, Any]:
     if missing:
         raise ConfigError(
             f"{folder} is no folder of a training run: it has no {' and no '.join(missing)}; name folders "
-            "that `grace train` or train.py has written, such as runs/cifar.small.np2."
+            "that `grace train` or train.py has written, such as runs/cifar.small."
         )
     try:
         config = json.loads((folder / "config.json").read_text())

@@ -10,14 +10,18 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
+from ..algebra.text import is_rule, parse
+from ..communicator.reduce_scatter import ReduceScatter
 from ..console import output
 from ..errors import ConfigError
 from ..registry import unknown
+from ..session import Session
 from ..train.world import find
+from ..transport.local import LocalTransport
 from ..workers import run_workers
 from . import plots, remote_hosts, tables, virtual_hosts
 from .results import Results, label_of
-from .selection import BASELINES, select
+from .selection import ALL, BASELINES, FSDP, HSDP, LOCAL, select
 from .step_worker import THROUGH, Candidate, remote_worker, worker
 from .workload import Workload
 
@@ -55,7 +59,7 @@ class StepPlan:
 
 
 def candidates(methods: Sequence[str] | None, through: Sequence[str] = THROUGH[:1]) -> list[Candidate]:
-    """Methods and baselines as named on a command line, attached to each of `through`.
+    """Methods and baselines as named on a command line, attached to each of `through`; local steps once.
 
     >>> candidates(["ssgd", "acpsgd:rank=8"], ["ddp", "optimizer"])[1:]
     [Candidate(method='acpsgd:8', through='ddp'), Candidate(method='acpsgd:8', through='optimizer')]
@@ -63,11 +67,21 @@ def candidates(methods: Sequence[str] | None, through: Sequence[str] = THROUGH[:
     for target in through:
         if target not in THROUGH:
             raise unknown("--through", target, THROUGH)
-    return [
-        Candidate(method, target)
-        for method in select(methods, default=METHODS, beside=BASELINES)
-        for target in (THROUGH[:1] if method in BASELINES else through)
-    ]
+    found = [Candidate(FSDP, target) for target in through if target in (FSDP, HSDP)]
+    for method in select(methods, default=METHODS, beside=BASELINES, rules=True):
+        if is_rule(method):
+            found.append(Candidate(method, LOCAL))
+            continue
+        for target in THROUGH[:1] if method in BASELINES else through:
+            if target == FSDP:
+                try:
+                    Session(parse(method), LocalTransport(), ReduceScatter)
+                except ConfigError:
+                    if methods is not None and ALL not in methods:
+                        raise
+                    continue  # a default that sharded models do not support
+            found.append(Candidate(method, target))
+    return found
 
 
 def measure_steps(
@@ -75,7 +89,7 @@ def measure_steps(
     plan: StepPlan,
     out: Path,
     *,
-    workers: int = 2,
+    workers: Sequence[int] = (2,),
     hosts: str = "",
     fresh: bool = False,
 ) -> None:
@@ -86,45 +100,45 @@ def measure_steps(
             f"`grace bench step` starts its workers itself, but runs under {launcher}; call it on its own, with "
             "--workers and --hosts."
         )
-    if workers < 1:
-        raise ConfigError(f"--workers {workers} must be at least 1.")
-    names = remote_hosts.parse(hosts, workers)
+    for count in workers:
+        names = remote_hosts.parse(hosts, count)
     remote = bool(names) and not (len(names) == 1 and remote_hosts.local(names[0]))
     results = Results(out, "step", {"rounds": plan.rounds, "threads": plan.threads}, fresh)
     where = f"{len(names)} hosts" if remote else "loopback"
     console = output()
-    for workload in workloads:
-        setting = _Setting(workload, workers, where)
+    settings = [_Setting(workload, count, where) for count in workers for workload in workloads]
+    for setting in settings:
         _measure(results, console, setting, plan, names=names if remote else ())
-    _show(results, console, [(str(workload), workers, where) for workload in workloads])
+    _show(results, console, [(str(s.workload), s.workers, where) for s in settings])
 
 
 def measure_links(
-    workload: Workload,
+    workloads: Sequence[Workload],
     plan: StepPlan,
     out: Path,
     *,
     workers: Sequence[int] = (2,),
     rates: Sequence[str] = ("unlimited",),
+    per_host: int = 1,
     fresh: bool = False,
 ) -> None:
-    """Measure every number of workers at every link rate."""
-    bits = {rate: virtual_hosts.check_rate(rate) for rate in rates}
-    virtual_hosts.check_able("`grace bench step` needs none")
-    settings: dict[str, Any] = {"model": str(workload), "rounds": plan.rounds}
+    """Measure every model on every number of workers at every link rate, with `per_host` workers on each host."""
+    virtual_hosts.check_workers(workers, per_host)
+    if virtual_hosts.with_links(rates):
+        virtual_hosts.check_able("`--rate loopback` needs none")
+    models = ", ".join(map(str, workloads))
+    settings: dict[str, Any] = {"model": models, "rounds": plan.rounds}
     if plan.threads != 1:
         settings["threads"] = plan.threads
+    if per_host != 1:
+        settings["per_host"] = per_host
     results = Results(out, "link", settings, fresh)
     console = output()
-    for count in workers:
-        for rate in rates:
-            setting = _Setting(workload, count, rate, bits[rate])
-            with virtual_hosts.Hosts(count, rate) as place:
-                _measure(results, console, setting, plan, place=place.place())
+    for setting in (_Setting(w, count, rate) for w in workloads for count in workers for rate in rates):
+        with virtual_hosts.network(setting.workers // per_host, setting.rate, per_host) as place:
+            _measure(results, console, setting, plan, place=place)
     _show(results, console)
-    picture = out.with_suffix(".png")
-    plots.plot_links(results.header, list(results.records.values()), picture)
-    console.print(f"Plot: {picture.resolve()}", soft_wrap=True)
+    plots.show(console, out, plots.plot_links, results)
 
 
 @dataclass(frozen=True)
@@ -134,7 +148,6 @@ class _Setting:
     workload: Workload
     workers: int
     rate: str
-    bits: float = float("inf")
 
     def __str__(self) -> str:
         return f"{self.workload}/{self.workers}/{self.rate}"
@@ -145,7 +158,7 @@ class _Setting:
             "model": str(self.workload),
             "workers": self.workers,
             "rate": self.rate,
-            "bits": min(self.bits, virtual_hosts.UNLIMITED_BITS),
+            "bits": virtual_hosts.recorded_bits(self.rate),
             "samples": self.workload.samples,
         }
 
@@ -159,6 +172,10 @@ def _measure(
     names: Sequence[str] = (),
 ) -> None:
     """Measure the candidates that are missing in the file."""
+    if any(c.through == HSDP for c in plan.candidates) and (setting.workers < 4 or setting.workers % 2):
+        raise ConfigError(
+            f"--through hsdp needs two or more pairs of workers, not {setting.workers} workers; pass --workers 4."
+        )
     missing = [c for c in plan.candidates if f"{setting}/{label_of(c._asdict())}" not in results]
     if not missing:
         return

@@ -1,8 +1,8 @@
 """Measures a training step and its parts, with and without compression: the code that every worker runs.
 
 Every candidate alternates, step by step, with the silent step: the same model under a DDP hook that sends nothing.
-Other load on the machine then affects both, and the result is the ratio of their medians. PyTorch's own baselines are
-candidates too. For models without computation, whose steps are short, every candidate also alternates with plain DDP.
+Other load on the machine then affects both, and the result is the ratio of their medians. Of local steps whole periods are
+measured, and the time of a step is the mean over a period. PyTorch's own baselines are candidates too. For models without computation, whose steps are short, every candidate also alternates with plain DDP.
 """
 
 from __future__ import annotations
@@ -17,26 +17,32 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..algebra.local_rule import LocalRule
+from ..algebra.text import parse_rule
 from ..handle import Handle
 from ..integrations.attach import attach
+from ..integrations.local_steps import LocalSteps
 from ..telemetry import Stats
 from ..workers import Emit
-from .selection import BASELINES, DDP, DDP_FP16
+from .selection import BASELINES, DDP, DDP_FP16, FSDP, HSDP, LOCAL
 from .workload import Batch, Workload
 
 SILENT = "no communication"
 WARM_UP = 2
 """Warm-up steps before measuring, in which DDP rebuilds its buckets."""
+SETTLING = 120
+"""More of them, at most, until the method `auto` has chosen."""
 
 SHORT = 1.0
 """Plain DDP alternates with every candidate if its step takes at most this many seconds."""
 
-THROUGH = ("ddp", "optimizer")
-"""What a method is attached to: a DDP model, which copies gradients into its buckets, or an optimizer, whose gradients
-stay where the backward pass put them."""
+THROUGH = ("ddp", "optimizer", FSDP, HSDP)
+"""What a method is attached to: a DDP model, which copies gradients into its buckets; an optimizer, whose gradients stay
+where the backward pass put them; a model sharded by FSDP2, whose gradients are reduced to shards; or replicas of a model
+sharded over pairs of workers."""
 
 
 class Candidate(NamedTuple):
@@ -52,6 +58,26 @@ def _silent(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annot
     return future
 
 
+def _shard(model: nn.Module, replicas: bool) -> None:
+    """Shard every layer of a model by itself, and what remains with the whole; with replicas, over pairs of workers."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    names = ("replicate", "shard")
+    mesh = (
+        init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=names) if replicas else None
+    )
+
+    lists = [module for module in model.modules() if isinstance(module, (nn.ModuleList, nn.Sequential))]
+    layers = [layer for each in lists for layer in each if any(True for _ in layer.parameters())]
+    # The innermost first; a layer within another belongs to it.
+    inside = {inner for layer in layers for inner in layer.modules() if inner is not layer}
+    for module in (*(layer for layer in layers if layer not in inside), model):
+        fully_shard(module, mesh=mesh).set_force_sum_reduction_for_comms(
+            True
+        )  # for plain FSDP2 on Gloo, which has no average
+
+
 class Trainee:
     """A model under one way of exchanging gradients."""
 
@@ -60,12 +86,23 @@ class Trainee:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             model = workload.build()
+        if through in (FSDP, HSDP):
+            _shard(model, replicas=through == HSDP)
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
         self.model: Any = model
         if through == "ddp":
             self.model = DistributedDataParallel(model, gradient_as_bucket_view=True)
         self.handle: Handle | None = None
-        if method == SILENT:
+        self.period = 1
+        """Steps from one exchange of a parameter to the next."""
+        if through == LOCAL:
+            rule = parse_rule(method)
+            assert isinstance(rule, LocalRule)
+            self.handle = LocalSteps.from_rule(model, self.optimizer, rule)
+            self.period = rule.every
+        elif method == FSDP:
+            pass
+        elif method == SILENT:
             self.model.register_comm_hook(None, _silent)
         elif method == DDP_FP16:
             from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
@@ -73,11 +110,18 @@ class Trainee:
             self.model.register_comm_hook(None, fp16_compress_hook)
         elif method not in BASELINES and through == "optimizer":
             self.handle = attach(self.optimizer, method, named_parameters=model.named_parameters())
+        elif method not in BASELINES and through == HSDP:
+            self.handle = attach(self.model, "none", replicas=method)
         elif method not in BASELINES:
             self.handle = attach(self.model, method)
         # The result overwrites gradients that are not copied, and precomputed gradients are needed again.
         self._own = workload.given and through == "optimizer"
         self.times: list[tuple[float, float, float]] = []
+        self.settled_after = 0
+
+    def unsettled(self) -> bool:
+        """Whether the method `auto` is still choosing; the same on all ranks."""
+        return self.handle is not None and not self.handle.settled
 
     def step(self, batch: Batch, keep: bool) -> None:
         self.optimizer.zero_grad()
@@ -90,8 +134,17 @@ class Trainee:
         loss.backward()
         end = time.perf_counter()
         self.optimizer.step()
+        if isinstance(self.handle, LocalSteps):
+            self.handle.step()
         if keep:
             self.times.append((middle - start, end - middle, time.perf_counter() - end))
+
+    @property
+    def seconds(self) -> float:
+        """The time of a step: the median over periods of the mean within one."""
+        times = [sum(parts) for parts in self.times]
+        periods = [times[first : first + self.period] for first in range(0, len(times), self.period)]
+        return statistics.median(statistics.fmean(period) for period in periods)
 
     def stats(self) -> Stats:
         return self.handle.stats() if self.handle is not None else Stats()
@@ -113,17 +166,25 @@ def worker(
 
     def warmed_up(candidate: Candidate) -> tuple[Trainee, float]:
         """A trainee after its warm-up steps, and the duration of one of them."""
-        trainee, start = Trainee(workload, candidate), time.perf_counter()
+        trainee = Trainee(workload, candidate)
+        while trainee.unsettled() and trainee.settled_after < SETTLING:
+            trainee.step(batch, keep=False)
+            trainee.settled_after += 1
+            emit(("step", f"{candidate.method}, {trainee.settled_after} steps to choose"))
+        start = time.perf_counter()
         for count in range(WARM_UP):
             trainee.step(batch, keep=False)
             emit(("step", f"{candidate.method}, warm-up {count + 1} of {WARM_UP}"))
-        return trainee, (time.perf_counter() - start) / WARM_UP
+        seconds = (time.perf_counter() - start) / WARM_UP
+        if isinstance(trainee.handle, LocalSteps):
+            trainee.handle.synchronize()  # buffers and channels of the first exchange
+        return trainee, seconds
 
     emit(("step", SILENT))
     beside = [warmed_up(Candidate(SILENT))[0]]
     if workload.given:
         plain, seconds = warmed_up(Candidate(DDP))
-        if _agreed(int(seconds < SHORT)):
+        if agreed(int(seconds < SHORT)):
             beside.append(plain)
     records = []
     for candidate in candidates:
@@ -131,7 +192,7 @@ def worker(
         trainee, seconds = warmed_up(candidate)
         for other in beside:
             other.times.clear()
-        turns = _agreed(max(3, min(rounds, int(budget / seconds))))
+        turns = agreed(_turns(trainee.period, rounds, budget / seconds))
         before = trainee.stats()
         for count in range(turns):
             for each in (*beside, trainee):
@@ -142,6 +203,13 @@ def worker(
         del trainee
         gc.collect()
     return records
+
+
+def _turns(period: int, rounds: int, affordable: float) -> int:
+    """How many steps to measure: as many as the budget allows, and whole periods."""
+    if period == 1:
+        return max(3, min(rounds, int(affordable)))
+    return period * max(1, min(rounds, int(affordable)) // period)
 
 
 def remote_worker(
@@ -156,7 +224,7 @@ def remote_worker(
     worker(rank, world, emit, Workload(**workload), [Candidate(*fields) for fields in candidates], *arguments)
 
 
-def _agreed(number: int) -> int:
+def agreed(number: int) -> int:
     """Rank 0's number, on every rank."""
     box = torch.tensor([number])
     dist.broadcast(box, 0)
@@ -170,12 +238,13 @@ def _record(
     before: Stats,
     rounds: int,
 ) -> dict[str, Any]:
-    seconds, silent, *plain = (statistics.median(sum(t) for t in one.times) for one in (trainee, *beside))
+    seconds, silent, *plain = (one.seconds for one in (trainee, *beside))
     forward, backward, update = (statistics.fmean(part) for part in zip(*trainee.times))
     after = trainee.stats()
     parts = {name: (after.seconds[name] - before.seconds[name]) / rounds for name in after.seconds}
     return {
         **candidate._asdict(),
+        **({"choice": after.choice, "settled_after": trainee.settled_after} if after.choice else {}),
         "rounds": rounds,
         "seconds": seconds,
         "reference_seconds": silent,

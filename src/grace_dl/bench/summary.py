@@ -33,6 +33,9 @@ class Row:
     """Standard deviation over seeds; None with one."""
     gap: float | None
     """Final accuracy minus that of DDP."""
+    loss: float | None
+    loss_over_ddp: float | None
+    """Final loss relative to that of DDP."""
     reached: int
     """Runs that reached the target."""
     seconds_to_target: float | None
@@ -77,6 +80,11 @@ def default_target(records: Iterable[Record]) -> float | None:
     return min(ends) - MARGIN if ends else None
 
 
+def final_loss(record: Record) -> float | None:
+    """The loss of the last evaluation; None for a run that failed, or a file from before losses were recorded."""
+    return None if record["failed"] or not record["curve"] else record["curve"][-1].get("loss")
+
+
 def seconds_to(record: Record, target: float) -> float | None:
     """Training time until an evaluation first reaches the target; None if none does.
 
@@ -94,11 +102,13 @@ def rows(records: Sequence[Record], rate: str, target: float | None) -> list[Row
             chosen.setdefault(label_of(record), []).append(record)
     times = {label: _time(runs, target) for label, runs in chosen.items()}
     # Training is identical on any link, so a baseline's accuracy may come from all of them.
-    plain = _mean(r["accuracy"] for r in chosen.get(DDP, records) if r["method"] == DDP)
+    baseline = [r for r in chosen.get(DDP, records) if r["method"] == DDP]
+    plain, plain_loss = _mean(r["accuracy"] for r in baseline), _mean(map(final_loss, baseline))
     found = []
     for label, runs in chosen.items():
         ends = [r["accuracy"] for r in runs if r["accuracy"] is not None]
         accuracy = _mean(ends)
+        loss = _mean(map(final_loss, runs))
         timed = [r for r in runs if r["timed"]]
         found.append(
             Row(
@@ -108,6 +118,8 @@ def rows(records: Sequence[Record], rate: str, target: float | None) -> list[Row
                 accuracy=accuracy,
                 spread=statistics.stdev(ends) if len(ends) > 1 else None,
                 gap=None if accuracy is None or plain is None else accuracy - plain,
+                loss=loss,
+                loss_over_ddp=_ratio(loss, plain_loss),
                 reached=0 if target is None else sum(seconds_to(r, target) is not None for r in runs),
                 seconds_to_target=times[label],
                 speedup=_ratio(times.get(DDP), times[label]),

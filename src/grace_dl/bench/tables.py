@@ -66,16 +66,18 @@ def step_table(records: Sequence[dict[str, Any]], title: str) -> Table:
             over,
             *(parts if ours else [""] * 3),
         ]
-        table.add_row(label_of(r), *cells, f"{r['leaving_bytes'] / 1e6:.3f}" if ours else "")
+        chose = f" → {r['choice']}, after {r['settled_after']} steps" if "choice" in r else ""
+        table.add_row(label_of(r) + chose, *cells, f"{r['leaving_bytes'] / 1e6:.3f}" if ours else "")
     return table
 
 
 def traffic_table(records: Sequence[dict[str, Any]]) -> Table:
-    """Bytes that a rank sends in one exchange, as reported and as counted on its network interface."""
+    """Bytes that a rank sends in one exchange, as reported and as counted on the network interface of its host."""
     title = f"{records[0]['numel']:,} float32, per rank and step"
     table = Table(title=title, title_justify="left")
     for name in (
         "method",
+        "ranks",
         "hosts",
         "payload MB",
         "leaving MB",
@@ -86,7 +88,11 @@ def traffic_table(records: Sequence[dict[str, Any]]) -> Table:
     for r in sorted(records, key=lambda r: (r["method"], r["workers"])):
         sizes = [f"{r[k] / 1e6:.3f}" for k in ("payload_bytes", "leaving_bytes", "measured_bytes")]
         table.add_row(
-            r["method"], str(r["workers"]), *sizes, f"{r['leaving_bytes'] / r['payload_bytes']:.2f}"
+            r["method"],
+            str(r["workers"]),
+            str(r.get("hosts", r["workers"])),
+            *sizes,
+            f"{r['leaving_bytes'] / r['payload_bytes']:.2f}",
         )
     return table
 
@@ -98,6 +104,8 @@ def accuracy_table(rows: Sequence[Row], title: str, target: float | None) -> Tab
         "method",
         "accuracy %",
         "− ddp",
+        "loss",
+        "÷ ddp",
         "s to target",
         "speed-up",
         "over bf16",
@@ -117,6 +125,8 @@ def accuracy_table(rows: Sequence[Row], title: str, target: float | None) -> Tab
                 r.label,
                 end + spread,
                 "–" if r.gap is None else f"{100 * r.gap:+.2f}",
+                "–" if r.loss is None else f"{r.loss:.4f}",
+                "–" if r.loss_over_ddp is None else f"{r.loss_over_ddp:.4f}",
                 when,
                 *("–" if value is None else f"{value:.2f}" for value in (r.speedup, r.speedup_over_bf16)),
                 "–" if r.seconds is None else f"{r.seconds:.1f}",

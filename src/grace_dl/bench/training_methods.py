@@ -6,14 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import catalog
+from ..algebra.local_rule import SETTINGS, LocalRule
 from ..algebra.named import Named
-from ..algebra.text import parse
+from ..algebra.text import parse, parse_rule
 from ..compat.dgc import DGCCompressor, DGCSGDMemory
 from ..memory.dgc import DgcMemory
+from ..train.schema import LocalSettings
 from .selection import DDP
 
 _DGC_FILE = "configs/dgc/wm0.py"
 """Replaces SGD by DGCSGD, which leaves momentum and clipping to the method."""
+_LOCAL_FILE = "configs/local/average.py"
+"""Turns on local steps, with a rate that does not depend on the number of workers."""
 
 
 def files_and_overrides(method: str) -> tuple[list[str], dict[str, Any]]:
@@ -24,7 +28,10 @@ def files_and_overrides(method: str) -> tuple[list[str], dict[str, Any]]:
     """
     if method == DDP:
         return [], {}
-    parsed = parse(method)
+    parsed = parse_rule(method)
+    if isinstance(parsed, LocalRule):
+        local = LocalSettings(**{name: getattr(parsed, name) for name in SETTINGS})
+        return [_LOCAL_FILE], {"train.compression": str(parsed.method), "train.local": local}
     overrides: dict[str, Any] = {"train.compression": str(parsed)}
     for part in parsed.parts():
         if isinstance(part, Named) and catalog.memory_for(part.info, part.get("memory")) is DgcMemory:
@@ -34,12 +41,16 @@ def files_and_overrides(method: str) -> tuple[list[str], dict[str, Any]]:
 
 
 def method_in(configs: Mapping[str, Any], epoch_steps: int) -> str:
-    """The text of the method that a saved config trains with. `epoch_steps`: the steps of an epoch.
+    """The text of the method or rule that a saved config trains with. `epoch_steps`: the steps of an epoch.
 
     >>> method_in({"train": {"compression": "topk:0.1"}}, epoch_steps=100)
     'topk:0.1'
+    >>> method_in({"train": {"compression": "int4", "local": {"every": 20}}}, epoch_steps=100)
+    'local(int4; every=20)'
     """
     compression = configs["train"]["compression"]
+    if (local := configs["train"].get("local")) is not None:
+        return str(LocalRule(parse(compression or "none"), **local))
     if compression is None:
         return DDP
     if isinstance(compression, str):

@@ -2,42 +2,46 @@
 
 Each host is a network namespace with one interface, connected to the others by a bridge in its own namespace. Both ends
 of every link are limited to the rate. The machine's real interfaces, addresses and routes are not touched. A watcher
-process removes the namespaces when this process ends, even if it is killed.
+process removes the namespaces when this process ends, even if it is killed. Making them takes root, of the machine or of a
+user namespace, which any user may make where the kernel allows it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 from ..errors import ConfigError, GraceError
+from ..formatting import parse_rate
 
+LOOPBACK = "loopback"
+"""The rate that stands for no link at all: workers on this machine."""
 INTERFACE = "grace0"
+UNSHARE = ("unshare", "--user", "--map-root-user", "--mount")
+"""Starts a command as root of a new user namespace."""
+_CAPABILITIES = 1 << 21 | 1 << 12
+"""CAP_SYS_ADMIN and CAP_NET_ADMIN."""
 _CLONE_NEWNET = 0x40000000
 UNLIMITED_BITS = 1e15
 """Represents infinity in result files, since JSON has none."""
-_RATE = re.compile(r"(\d+(?:\.\d+)?)(k|m|g)bit")
+_NAMES = Path("/run/netns")
 
 
-def check_rate(rate: str) -> float:
-    """Bits per second of a rate such as `100mbit`; infinity for `unlimited`.
+def recorded_bits(rate: str) -> float:
+    """The rate as result files record it. Places without a limit (loopback, hosts reached by ssh) count as unlimited.
 
-    >>> check_rate("100mbit"), check_rate("2.5gbit"), check_rate("unlimited")
-    (100000000.0, 2500000000.0, inf)
+    >>> recorded_bits("1gbit"), recorded_bits("loopback")
+    (1000000000.0, 1000000000000000.0)
     """
-    if rate == "unlimited":
-        return float("inf")
-    found = _RATE.fullmatch(rate)
-    if not found or float(found[1]) == 0:
-        raise ConfigError(f"rate {rate!r} is no link rate; write 100mbit, 1gbit, 10gbit or unlimited.")
-    return float(found[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[found[2]]
+    return parse_rate(rate) if rate.endswith("bit") else UNLIMITED_BITS
 
 
 def check_able(remedy: str) -> None:
@@ -47,32 +51,72 @@ def check_able(remedy: str) -> None:
         raise GraceError(f"hosts joined by links of a given rate cannot be made: {reason}. {remedy}.")
 
 
+def with_links(rates: Iterable[str]) -> list[str]:
+    """The rates that need links, all of them checked."""
+    linked = [rate for rate in rates if rate != LOOPBACK]
+    for rate in linked:
+        parse_rate(rate)
+    return linked
+
+
 def able() -> str | None:
-    """Why hosts cannot be created here; None if they can."""
+    """Why hosts cannot be created here, by this process or in a user namespace; None if they can."""
     if sys.platform != "linux":
         return "network namespaces exist on Linux only"
-    if os.geteuid() != 0:
-        return "making network namespaces needs root; run it with sudo, or in a container where you are root"
-    missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
-    return f"{' and '.join(missing)} not found; install iproute2" if missing else None
+    missing = [tool for tool in ("ip", "tc", "unshare") if shutil.which(tool) is None]
+    if missing:
+        return f"{' and '.join(missing)} not found; install iproute2 and util-linux"
+    if privileged():
+        return None
+    probe = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True, check=False)
+    if probe.returncode:
+        reason = probe.stderr.strip() or f"exit code {probe.returncode}"
+        return f"you are not root, and the kernel does not allow user namespaces ({reason}); try sudo"
+    return None
 
 
-class Hosts:
-    """`count` hosts on one switch; a context manager."""
+def privileged() -> bool:
+    """Whether this process itself may make network namespaces."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return False
+    held = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff")), 0)
+    return held & _CAPABILITIES == _CAPABILITIES
 
-    def __init__(self, count: int, rate: str) -> None:
+
+def check_workers(workers: Iterable[int], per_host: int) -> None:
+    """Raise unless every number of workers fills whole hosts."""
+    for count in workers:
+        if count % per_host:
+            raise ConfigError(f"--workers {count} is not a multiple of --per-host {per_host}; change either.")
+
+
+def network(count: int, rate: str, per_host: int = 1) -> AbstractContextManager[Callable[[int], str] | None]:
+    """A context with `count` hosts joined by links of a rate; its value places workers, for `run_workers`."""
+    return nullcontext() if rate == LOOPBACK else Hosts(count, rate, per_host)
+
+
+class Hosts(AbstractContextManager[Callable[[int], str]]):
+    """`count` hosts on one switch; a context manager whose value moves worker `rank` into its host.
+
+    The first `per_host` workers are on the first host, and so on.
+    """
+
+    def __init__(self, count: int, rate: str, per_host: int = 1) -> None:
         check_able("`grace bench step` needs none")
+        if not privileged():
+            raise GraceError(
+                "this process may not make network namespaces; the command `grace` may, as it starts a user namespace."
+            )
         self.count = count
         self.rate = rate
-        self.bits = check_rate(rate)
+        self.per_host = per_host
+        self.bits = parse_rate(rate)
         self._prefix = f"grace-{os.getpid()}"
         self._watcher: subprocess.Popen[bytes] | None = None
 
-    def place(self) -> partial[str]:
-        """For `run_workers`: moves worker `rank` into the host of that number."""
-        return partial(_enter, self._prefix)
-
-    def __enter__(self) -> Hosts:
+    def __enter__(self) -> Callable[[int], str]:
         _sweep()
         names = [f"{self._prefix}-switch", *(f"{self._prefix}-{i}" for i in range(self.count))]
         script = "import subprocess, sys; sys.stdin.read(); " + "".join(
@@ -87,7 +131,7 @@ class Hosts:
         except BaseException:
             self.close()
             raise
-        return self
+        return partial(_enter, self._prefix, self.per_host)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -103,41 +147,54 @@ class Hosts:
 
     def _build(self) -> None:
         switch = f"{self._prefix}-switch"
-        _ip("netns", "add", switch)
+        _add(switch)
         _ip("-n", switch, "link", "add", "bridge0", "type", "bridge")
         _ip("-n", switch, "link", "set", "bridge0", "up")
         for i in range(self.count):
             host, port = f"{self._prefix}-{i}", f"port{i}"
-            _ip("netns", "add", host)
+            _add(host)
             _ip("-n", host, "link", "set", "lo", "up")
             # Created inside the namespaces, so that no interface appears on the machine itself.
             _ip("-n", host, "link", "add", INTERFACE, "type", "veth", "peer", "name", port, "netns", switch)
             _ip("-n", host, "addr", "add", f"10.77.0.{i + 1}/24", "dev", INTERFACE)
             _ip("-n", host, "link", "set", INTERFACE, "up")
             _ip("-n", switch, "link", "set", port, "master", "bridge0", "up")
-            for space, device in ((host, INTERFACE), (switch, port)):
-                self._shape(space, device)
+        if self.bits != float("inf"):
+            self.set_rate(self.rate)
 
-    def _shape(self, space: str, device: str) -> None:
-        if self.bits == float("inf"):
-            return
+    def set_rate(self, rate: str) -> None:
+        """Limit both ends of every link to another rate; also while workers exchange."""
+        self.rate, self.bits = rate, parse_rate(rate)
         # Enough for one timer tick at the rate; otherwise the rate is not reached.
         burst = max(256 * 1024, int(self.bits / 8 / 250))
-        _run("tc", "-n", space, "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate,
-             "burst", str(burst), "latency", "100ms")  # fmt: skip
+        for i in range(self.count):
+            for space, device in ((f"{self._prefix}-{i}", INTERFACE), (f"{self._prefix}-switch", f"port{i}")):
+                _run("tc", "-n", space, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate,
+                     "burst", str(burst), "latency", "100ms")  # fmt: skip
 
 
-def _enter(prefix: str, rank: int) -> str:
+def _add(name: str) -> None:
+    """Make a namespace with the name that `ip -n` knows it by. (`ip netns add` needs root of the machine.)"""
+    file = _NAMES / name
+    _NAMES.mkdir(parents=True, exist_ok=True)
+    file.touch()
+    _run("unshare", f"--net={file}", "true")
+
+
+def _enter(prefix: str, per_host: int, rank: int) -> str:
     libc = ctypes.CDLL(None, use_errno=True)
-    with open(f"/run/netns/{prefix}-{rank}") as space:
+    with open(_NAMES / f"{prefix}-{rank // per_host}") as space:
         if libc.setns(space.fileno(), _CLONE_NEWNET) != 0:
-            raise OSError(ctypes.get_errno(), f"cannot enter the network namespace of host {rank}")
+            raise OSError(
+                ctypes.get_errno(), f"cannot enter the network namespace of host {rank // per_host}"
+            )
+    os.environ["LOCAL_WORLD_SIZE"] = str(per_host)  # as a launcher on that host would
     return INTERFACE
 
 
 def _sweep() -> None:
     """Clean up after a run whose watcher was killed too."""
-    for path in Path("/run/netns").glob("grace-*"):
+    for path in _NAMES.glob("grace-*"):
         owner = path.name.split("-")[1]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():
             subprocess.run(["ip", "netns", "del", path.name], stderr=subprocess.DEVNULL, check=False)

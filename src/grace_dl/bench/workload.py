@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,7 +13,7 @@ from torch.nn import functional
 from ..errors import ConfigError
 from ..registry import unknown
 from ..train import models as trained
-from . import nets
+from . import nets, own_models
 from .models import SMALL_SHAPES, Convolutional, Shapes, Transformer, resnet50_shapes
 
 Batch = tuple[Tensor, ...]
@@ -86,16 +86,27 @@ _ALIASES = {"densenet": "densenet201", "inceptionv4": "inception-v4"}
 
 
 def model_name(name: str) -> str:
-    """The name in `MODELS` for common spellings.
+    """The name in `MODELS` for common spellings; `module:function` of a user as it is.
 
     >>> model_name("bert_base"), model_name("inceptionv4"), model_name("densenet")
     ('bert-base', 'inception-v4', 'densenet201')
     """
+    if own_models.is_own(name):
+        return name
     wanted = name.lower().replace("_", "-")
     wanted = _ALIASES.get(wanted, wanted)
     if wanted not in MODELS:
         raise unknown("model", name, MODELS)
     return wanted
+
+
+OWN = "own"
+"""The kind of a user's model, which brings its own batch."""
+
+
+def recipe_of(name: str) -> Recipe:
+    """How to build a model of a valid name."""
+    return Recipe(lambda: own_models.build(name)[0], OWN) if own_models.is_own(name) else MODELS[name]
 
 
 @dataclass(frozen=True)
@@ -109,6 +120,8 @@ class Workload:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", model_name(self.model))
+        if own_models.is_own(self.model):
+            own_models.check(self.model)
         recipe = self.recipe
         for label, value, own, least, most in (
             ("--batch-size", self.batch_size, recipe.batch_size, 1, None),
@@ -125,7 +138,7 @@ class Workload:
 
     @property
     def recipe(self) -> Recipe:
-        return MODELS[self.model]
+        return recipe_of(self.model)
 
     @property
     def given(self) -> bool:
@@ -153,6 +166,8 @@ class Workload:
         def draw(high: int, *shape: int) -> Tensor:
             return torch.randint(high, shape, generator=generator)
 
+        if recipe.kind == OWN:
+            return own_models.batch(self.model, generator)
         if self.given:
             return tuple(torch.randn(shape, generator=generator) for shape in recipe.shapes)
         if recipe.kind == "images":
@@ -167,22 +182,25 @@ class Workload:
 
 
 def workloads(
-    models: str, batch_size: int | None = None, image_size: int | None = None, length: int | None = None
+    models: Sequence[str],
+    batch_size: int | None = None,
+    image_size: int | None = None,
+    length: int | None = None,
 ) -> list[Workload]:
-    """One workload per model of a comma-separated list; sizes apply to the models that have them.
+    """One workload per model; sizes apply to the models that have them.
 
-    >>> [str(w) for w in workloads("resnet18,bert-base", batch_size=4, image_size=64)]
+    >>> [str(w) for w in workloads(["resnet18", "bert-base"], batch_size=4, image_size=64)]
     ['resnet18 bs4 64px', 'bert-base bs4']
     """
-    names = [model_name(name) for name in models.split(",")]
+    names = [model_name(name) for name in models]
     if len(names) == 1:
         return [Workload(names[0], batch_size, image_size, length)]
     return [
         Workload(
             name,
-            batch_size if MODELS[name].batch_size is not None else None,
-            image_size if MODELS[name].image_size is not None else None,
-            length if MODELS[name].length is not None else None,
+            batch_size if recipe_of(name).batch_size is not None else None,
+            image_size if recipe_of(name).image_size is not None else None,
+            length if recipe_of(name).length is not None else None,
         )
         for name in dict.fromkeys(names)
     ]

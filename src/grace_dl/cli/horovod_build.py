@@ -308,6 +308,8 @@ def verify(python: str, frameworks: Frameworks) -> str:
             done = subprocess.run([python, "-c", code], capture_output=True, text=True, env=env, timeout=300)
         except subprocess.TimeoutExpired:
             raise BuildError(f"horovod.{name} did not initialise within 300 s.") from None
+        if "No module named 'horovod'" in done.stderr:
+            raise BuildError(f"Horovod is not installed in {python}; run `grace horovod install`.")
         if done.returncode:
             raise BuildError(
                 f"horovod.{name} is installed but does not start; was {name} changed since the wheel was built? "

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .. import kernels
-from ..compressor.base import Compressor, Payload, Spec, narrow, work_dtype, working
+from ..compressor.base import Compressor
+from ..errors import UnsupportedError
 from ..key import Key
 from ..memory.base import Memory
+from ..memory.conversion import SavedMemory, convert
 from ..memory.none import NoneMemory
 from ..pipeline.bucket import Bucket, Segment
 from ..pipeline.driver import Program
-from ..pipeline.frame import NONFINITE, UNUSED, USED
+from ..pipeline.outline import Estimate, Stage
 from ..transport import Transport
 from .state import State
-from .transaction import BucketTransaction
 
 
 @dataclass(slots=True)
@@ -35,17 +35,33 @@ class Plan:
     layout: Any
 
 
+class Joined(NamedTuple):
+    """A rank's saved memories, independent of the communicator that saved them."""
+
+    memory: SavedMemory
+    """Whole parameters."""
+    of_average: Mapping[str, Tensor] = {}
+    """What this rank has not sent of averages over ranks that it encoded: flat, by parameter."""
+    inner: SavedMemory = {}
+    """Of a communicator of two levels: the memory within nodes."""
+    owners: SavedMemory = {}
+    """Of a communicator of two levels: which rank of a node has a parameter's other state."""
+
+
 class Communicator:
     """Encodes gradients, exchanges payloads with all ranks and stores the average.
 
     It holds the memory of one method and the plans of its buckets; a session owns it. Subclasses define `program`, and
-    declare which compressors they support. `dense_below`: parameters with fewer elements are sent uncompressed in the
-    same frame. `seed` is the seed of all random draws. `label` names the method in messages.
+    declare which compressors they support; most derive from `SegmentCommunicator`. `dense_below`: parameters with fewer
+    elements are sent uncompressed in the same frame. `seed` is the seed of all random draws. `label` names the method in
+    messages.
     """
 
     name: ClassVar[str] = ""
     sums: ClassVar[bool] = False
     """Whether payloads of all ranks are summed during the exchange."""
+    compresses_twice: ClassVar[bool] = False
+    """Whether averages are compressed again on their way to the ranks."""
     refusal: ClassVar[str] = ""
     """Why it does not support some compressors."""
 
@@ -79,6 +95,16 @@ class Communicator:
         """The maximum number of rounds per bucket."""
         return 1
 
+    in_groups: ClassVar[bool] = False
+    """Whether ranks exchange in groups, and learn whether others failed from `joint` only."""
+
+    def connect(self) -> None:
+        """Open the channels of groups of ranks, if it has any. All ranks call it, once they have agreed on the method."""
+
+    def joint(self, finite: bool, failed: bool, device: torch.device) -> bool:
+        """Whether a step is finite on all ranks; raises if it failed on another. All ranks call it, if `in_groups`."""
+        return finite
+
     # State --------------------------------------------------------------------------------------------
 
     def memories(self) -> dict[str, Memory]:
@@ -90,6 +116,44 @@ class Communicator:
         found = self.memory.residual(name)
         return None if found is None else found.view(-1)
 
+    @classmethod
+    def joined(cls, memory: Memory, saved: Mapping[str, SavedMemory], rank: int, size: int) -> Joined:
+        """The saved memories of `rank` of `size` in the form that all communicators share, so that state can move
+        between them."""
+        return Joined(saved["memory"])
+
+    def joined_by(
+        self, way: type[Communicator], saved: Mapping[str, SavedMemory], rank: int, size: int
+    ) -> Joined:
+        """The memories of `rank` of `size` with this method, which `way` has saved."""
+        return way.joined(self.memory, saved, rank, size)
+
+    @property
+    def saved_as(self) -> str:
+        """Which communicator saved a state."""
+        return self.name
+
+    def converted(
+        self, old: Sequence[Joined], rank: int, size: int
+    ) -> tuple[dict[str, SavedMemory], dict[str, Tensor]]:
+        """The state of `rank` of `size` ranks, from the states of all ranks of a job with a different number of them.
+
+        Returns memories by label, and residuals to carry by parameter, in units of the gradient.
+        """
+        memories: dict[str, SavedMemory] = {label: {} for label in self.memories()}
+        memories["memory"] = convert(self.memory, [state.memory for state in old], rank, size)
+        # All ranks carry something, if only zeros: plain averaging sends buckets with carried residuals another way.
+        carried = {name: torch.zeros_like(owed) for state in old for name, owed in state.of_average.items()}
+        for state in old[rank::size]:
+            for name, owed in state.of_average.items():
+                # Of the average over ranks: one rank carries it for all.
+                carried[name] += owed * self.transport.size
+        return memories, carried
+
+    def misplaced(self, saved: Mapping[str, SavedMemory]) -> str | None:
+        """Why memories that a rank with this rank's number has saved do not fit here; None if they do."""
+        return None
+
     def take(self, name: str, other: Communicator) -> None:
         """Take over a parameter's state: unchanged from memories of the same kind, otherwise as a residual."""
         if self._alike(other):
@@ -97,6 +161,7 @@ class Communicator:
             for label, memory in other.memories().items():
                 for key in memory.keys_of(name):
                     mine[label].state[key] = memory.state.pop(key)
+                    mine[label].observe([key])
             return
         other.release(name)
 
@@ -124,6 +189,15 @@ class Communicator:
         """The rounds of one bucket: yields requests, then a verdict; then commits or aborts, and decodes."""
         raise NotImplementedError
 
+    def outline(self, bucket: Bucket, estimate: Estimate | None = None) -> list[Stage]:
+        """The stages of `program` for a bucket without data: requests, and what is encoded and decoded for each.
+
+        `estimate`: expected payload bytes, for compressors whose payload size depends on the data.
+        """
+        raise UnsupportedError(
+            f"{self.label} goes through {self.name or type(self).__name__}, which has no outline."
+        )
+
     def key(self, name: str, base: str | None = None) -> Key:
         """The key of the next draw for `name`; pieces of a parameter share the step of their `base`."""
         return Key(
@@ -140,8 +214,11 @@ class Communicator:
         small = numel == 0 or (numel < self.dense_below and not bucket.compress_all)
         return small or not self.compressor.takes(segment.view.shape)
 
+    def _dense_flags(self, bucket: Bucket) -> list[bool]:
+        return [self._is_dense(segment, bucket) for segment in bucket.segments]
+
     def _plan(self, bucket: Bucket) -> Plan:
-        dense = [self._is_dense(segment, bucket) for segment in bucket.segments]
+        dense = self._dense_flags(bucket)
         signature = (
             bucket.dtype,
             tuple((s.name, s.flat.numel(), d) for s, d in zip(bucket.segments, dense)),
@@ -167,129 +244,24 @@ class Communicator:
         """The subclass's part of the plan of a bucket."""
         raise NotImplementedError
 
+    def description(self) -> dict[str, Any]:
+        """The method with all settings, which must be the same on every rank."""
+        return {
+            "method": self.label,
+            "communicator": self.name,
+            "compressor": _plain(self.compressor.settings()),
+            "memory": [type(self.memory).__name__, _plain(self.memory.settings())],
+            "seed": self.seed,
+            "dense_below": self.dense_below,
+        }
+
     def _agree(self, signature: tuple[Any, ...]) -> None:
         dtype, segments = signature
-        text = json.dumps(
-            {
-                "method": self.label,
-                "communicator": self.name,
-                "compressor": _plain(self.compressor.settings()),
-                "memory": [type(self.memory).__name__, _plain(self.memory.settings())],
-                "seed": self.seed,
-                "dense_below": self.dense_below,
-                "dtype": str(dtype),
-                "parameters": segments,
-            }
-        )
-        self.transport.agree(text)
-
-    def _spec(self, segment: Segment, dense: bool) -> Spec | None:
-        dtype, numel = segment.flat.dtype, segment.flat.numel()
-        return ((dtype, numel),) if dense else self.compressor.spec(numel, work_dtype(dtype))
-
-    def _input(self, segment: Segment) -> Tensor:
-        """A segment's gradient as compressor input, including the residual of a previous method."""
-        grad = segment.view
-        if self.compressor.layout_free:
-            # In the parameter's shape, but in memory order.
-            grad = working(grad if grad.is_contiguous() else segment.flat.view(grad.shape))
-        owed = self.state.carried.get(segment.name)
-        return grad if owed is None else grad + owed.to(grad.dtype).view(grad.shape)
-
-    def _output(self, segment: Segment) -> Tensor:
-        """Where a segment's result is computed; `_store` copies it to its destination."""
-        return _flat_output(segment) if self.compressor.layout_free else segment.view
-
-    def _begin(
-        self, bucket: Bucket, plan: Plan, transaction: BucketTransaction, slots: Sequence[Payload | None]
-    ) -> list[int]:
-        """Encode every segment, into its slots of a frame if it has any; returns their flags."""
-        flags = [USED] * len(bucket.segments)
-        coded = [bucket.segments[place] for place in plan.coded]
-        pieces = [(self._input(s), self.key(s.name), slots[place]) for s, place in zip(coded, plan.coded)]
-        used = [segment.used for segment in coded]
-        begun = transaction.begin_all(plan.coded, self.memory, self.compressor, pieces, used)
-        for place, flag in zip(plan.coded, begun):
-            flags[place] = flag
-        raw = [slots[place] for place in plan.dense]
-        self._dense_in(bucket, plan, [slot[0] for slot in raw if slot is not None], flags)
-        return flags
-
-    def _dense_in(self, bucket: Bucket, plan: Plan, slots: Sequence[Tensor], flags: list[int]) -> None:
-        """Copy the uncompressed segments into their slots, and set their flags.
-
-        Includes the residual of a previous method. All in one call, because there are many and most are small.
-        """
-        if not slots:
-            return
-        segments = [bucket.segments[place] for place in plan.dense]
-        inputs = [segment.flat for segment in segments]
-        if self.state.carried:
-            owed = [self.state.carried.get(segment.name) for segment in segments]
-            inputs = [x if o is None else working(x) + o.view(-1) for x, o in zip(inputs, owed)]
-        finite = kernels.of(slots[0]).copy_finite_(slots, inputs)
-        for place, segment, slot, good in zip(plan.dense, segments, slots, finite, strict=True):
-            flags[place] = (USED if segment.used else UNUSED) if good else NONFINITE
-            if not good:
-                slot.zero_()
-
-    def _decide(
-        self, bucket: Bucket, transaction: BucketTransaction, flags: Sequence[int], commit: bool
-    ) -> set[int]:
-        """Abort invalid segments and count the steps of the others, which remain to be committed.
-
-        Returns the indices of the segments whose result is to be computed.
-        """
-        left = set()
-        for place, (segment, flag) in enumerate(zip(bucket.segments, flags)):
-            if commit and flag == USED:
-                self.state.commit(segment.name)
-            else:
-                transaction.settle(place, commit=False)
-            if not self._conclude_flagged(segment, flag):
-                left.add(place)
-        return left
-
-    def _dense_results(
-        self, bucket: Bucket, places: Sequence[int], parts: Sequence[Sequence[Tensor]], commit: bool
-    ) -> None:
-        """Set uncompressed segments to the average over ranks.
-
-        `parts` are lists alongside `places`: one for each rank, or one of sums.
-        """
-        if not places:
-            return
-        segments = [bucket.segments[place] for place in places]
-        outs = [_flat_output(segment) for segment in segments]
-        kernels.of(outs[0]).average_(outs, parts, float(self.transport.size))
-        if commit:
-            self.memory.after_dense_(outs, [segment.name for segment in segments])
-        for segment, out in zip(segments, outs):
-            self._store(segment, out)
-
-    @staticmethod
-    def _store(segment: Segment, out: Tensor) -> None:
-        if out.dtype != segment.flat.dtype:
-            segment.flat.copy_(narrow(out.view(-1), segment.flat.dtype))
-
-    def _conclude_flagged(self, segment: Segment, flag: int) -> bool:
-        """Set the result of a segment that has nothing to decode; returns False for an ordinary segment.
-
-        A parameter that no rank used keeps the gradient it has, as with plain DDP.
-        """
-        segment.used = flag != UNUSED
-        if flag == NONFINITE:
-            segment.flat.fill_(float("nan"))
-        return flag in (NONFINITE, UNUSED)
+        layout = {"dtype": str(dtype), "parameters": segments}
+        self.transport.agree(json.dumps({**self.description(), **layout}))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.compressor!r}, {self.memory!r})"
-
-
-def _flat_output(segment: Segment) -> Tensor:
-    """A segment's own buffer, or one in the working dtype if its own dtype is narrower."""
-    dtype = work_dtype(segment.flat.dtype)
-    return segment.flat if segment.flat.dtype == dtype else torch.empty_like(segment.flat, dtype=dtype)
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:

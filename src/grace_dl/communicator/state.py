@@ -30,8 +30,15 @@ class State:
     def carry(self, name: str, owed: Tensor | None) -> None:
         """Add a method's residual to the carried one."""
         if owed is not None:
-            carried = self.carried.get(name)
+            carried = self.owed(name, owed)
             self.carried[name] = owed.detach().clone() if carried is None else carried + owed
+
+    def owed(self, name: str, like: Tensor) -> Tensor | None:
+        """The carried residual of a parameter, on the device of its gradient."""
+        owed = self.carried.get(name)
+        if owed is not None and owed.device != like.device:  # loaded on another device
+            owed = self.carried[name] = owed.to(like.device)
+        return owed
 
     def rescale(self, factor: float) -> None:
         """Rescale carried residuals: the loss scale changed by this factor."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Compressor, Payload
 from ..errors import ConfigError, PeerError
 from ..key import Key
+from ..memory import overflow
 from ..memory.base import Memory, NotFinite, Pending, Piece
 from ..pipeline.frame import FAILED, NONFINITE, UNUSED, USED
 
@@ -31,13 +33,17 @@ class BucketTransaction:
         key: Key,
         out: Payload | None,
         used: bool = True,
-        known_finite: bool = False,
+        known_ordinary: bool = False,
     ) -> int:
         """Encode one piece; returns its flag. A failure is stored, so that it can be reported to every rank."""
         try:
-            if not (known_finite or memory.checks_finite or finite(grad)):
-                raise NotFinite
-            result: Pending | Exception = memory.begin(grad, key, compressor, out)
+            result: Pending | Exception
+            if memory.checks_finite:
+                (result,) = memory.begin_all([(grad, key, out)], compressor)
+            elif memory.watches(key.name) or not (known_ordinary or ordinary(grad)):
+                result = overflow.begin(memory, grad, key, compressor, out)
+            else:
+                result = memory.begin(grad, key, compressor, out)
         except Exception as error:
             result = error
         return self._enter(place, memory, compressor, result, out, used)
@@ -49,11 +55,12 @@ class BucketTransaction:
         compressor: Compressor,
         pieces: Sequence[Piece],
         used: Sequence[bool],
+        known_ordinary: bool = False,
     ) -> list[int]:
         """`begin` for all pieces of a bucket; returns their flags."""
         if not memory.checks_finite:
             return [
-                self.begin(place, memory, compressor, *piece, one)
+                self.begin(place, memory, compressor, *piece, one, known_ordinary)
                 for place, piece, one in zip(places, pieces, used)
             ]
         results = memory.begin_all(pieces, compressor)
@@ -99,12 +106,16 @@ class BucketTransaction:
     def pending(self, place: int) -> Pending:
         return self._all[place]
 
+    def find(self, place: int) -> Pending | None:
+        """The piece, unless its encoding has failed."""
+        return self._all.get(place)
+
     def settle(self, place: int, commit: bool) -> None:
         """Commit or abort one piece, if it is open."""
         entry = self._open.pop(place, None)
         if entry is not None:
             memory, pending = entry
-            memory.commit(pending) if commit else memory.abort(pending)
+            memory.commit(pending) if commit else memory.roll_back(pending)
 
     def commit(self, places: Sequence[int]) -> None:
         """Commit open pieces, all of one memory."""
@@ -134,6 +145,15 @@ def peer_errors(flags: Sequence[int], who: str = "another rank") -> list[Excepti
     ]
 
 
+def joined(flags: Sequence[int], finite: Tensor | None) -> Tensor:
+    """Flags known on the host, with what is known on the device alone: which segments are finite."""
+    known = torch.tensor(flags, dtype=torch.uint8)
+    if finite is None:
+        return known
+    known = known.to(finite.device, non_blocking=True)
+    return torch.where(finite, known, known.clamp(min=NONFINITE))
+
+
 def _fill(slots: Payload, payload: Payload, compressor: Compressor) -> None:
     """Copy a payload into the slots of a frame, unless its compressor has written it there."""
     if all(slot.data_ptr() == part.data_ptr() for slot, part in zip(slots, payload)):
@@ -146,6 +166,11 @@ def _fill(slots: Payload, payload: Payload, compressor: Compressor) -> None:
         )
     for slot, part in zip(slots, payload):
         slot.copy_(part.reshape(-1))
+
+
+def ordinary(tensor: Tensor) -> bool:
+    """Whether all elements are finite and not so large that state may overflow."""
+    return tensor.numel() == 0 or kernels.of(tensor).ordinary(tensor)
 
 
 def finite(tensor: Tensor) -> bool:

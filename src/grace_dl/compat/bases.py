@@ -75,6 +75,8 @@ class Memory(memory_base.Memory, abc.ABC):
     Attributes that are dictionaries of tensors by parameter name, such as `residuals`, are saved with a handle's state.
     """
 
+    roles = {"residuals": "residual"}
+
     def __new__(cls, *arguments: Any, **keywords: Any) -> Memory:
         # The original class had no constructor, so subclasses do not call one.
         self = super().__new__(cls)

@@ -230,7 +230,7 @@ class Allgather(Communicator):
 
     >>> from grace_dl.dist.compressor.topk import TopKCompressor
     >>> Allgather(TopKCompressor(0.3)).method
-    grace.topk(ratio=0.3)
+    grace.topk(ratio=0.3, communicator='allgather')
     """
 
     way = "allgather"
@@ -309,7 +309,8 @@ def method_of(compressor: Compressor, memory: Memory | None, way: str) -> Single
                 )
     if "rank" in settings:
         settings["rank"] = _rank(compressor, memory)
-    return build(info.name, memory=name, communicator=None if way == info.communicator else way, **settings)
+    only = catalog.defaults_of(info) == ((1, way),)
+    return build(info.name, memory=name, communicator=None if only else way, **settings)
 
 
 def _method_info(compressor: Compressor) -> MethodInfo | None:

@@ -53,9 +53,11 @@ class Checked(Single):
     def __init__(self, method: Single, ranks: Ranks) -> None:
         self._method, self._ranks = method, ranks
 
-    def build(self, transport: Transport, state: State) -> base.Communicator:
+    def build(
+        self, transport: Transport, state: State, way: type[base.Communicator] | None = None
+    ) -> base.Communicator:
         self._ranks.check(transport)
-        return self._method.build(transport, state)
+        return self._method.build(transport, state, way)
 
     def __str__(self) -> str:
         return str(self._method)
@@ -73,7 +75,14 @@ class OwnExchange(Single):
         self._start, self._compressor, self._memory = start, compressor, memory
         self._ranks, self._label = ranks, label
 
-    def build(self, transport: Transport, state: State) -> base.Communicator:
+    def build(
+        self, transport: Transport, state: State, way: type[base.Communicator] | None = None
+    ) -> base.Communicator:
+        if way is not None:
+            raise ConfigError(
+                f"{self} has an exchange of its own, but the target exchanges gradients by {way.name}; attach a method "
+                "such as grace.int8()."
+            )
         self._ranks.check(transport)
         return _Carrier(
             self._start, self._compressor, self._memory, transport=transport, state=state, label=str(self)

@@ -43,7 +43,7 @@ def grace_from_params(params: Mapping[str, Any]) -> Communicator:
     Memory and communicator default to those of the method.
 
     >>> grace_from_params({"compressor": "topk", "memory": "residual", "communicator": "allgather"}).method
-    grace.topk(ratio=0.3)
+    grace.topk(ratio=0.3, communicator='allgather')
     """
     method = method_from_params(params)
     core = method.build(LocalTransport(), State())
@@ -82,7 +82,9 @@ def method_from_params(params: Mapping[str, Any]) -> Named:
     for key in settings:
         _check_key(key, (*known, *KNOWN))
     way = settings.get("communicator")
-    if way == info.communicator or (info.cls.multi_round and way in ("allgather", "broadcast")):
+    if catalog.defaults_of(info) == ((1, way),) or (
+        info.cls.multi_round and way in ("allgather", "broadcast")
+    ):
         del settings["communicator"]  # the low-rank method's own; in the original it ran inside `compress`
     return build(info.name, **{key: value for key, value in settings.items() if key in known})
 

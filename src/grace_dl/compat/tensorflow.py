@@ -44,19 +44,16 @@ class Compressor(bases.Compressor):
         tensors, ctx = self.compress(_lend(tensor), key.name)
         return [_take(part) for part in tensors], ctx
 
-    def residual_(self, tensor: Tensor, payload: Payload, ctx: Any) -> None:
-        tensor.sub_(self._decoded([payload], ctx).view_as(tensor))
-
-    def accumulate_(self, out: Tensor, payload: Payload, ctx: Any) -> None:
-        out.add_(self._decoded([payload], ctx).view_as(out))
-
     def combine_(self, out: Tensor, payloads: Sequence[Payload], ctx: Any) -> None:
-        out.copy_(self._decoded(payloads, ctx).view_as(out))
+        decoded = [self._lent(payload, ctx) for payload in payloads]
+        out.copy_(_take(self.aggregate(decoded) if len(decoded) > 1 else decoded[0]).view_as(out))
         self.finish_(out, len(payloads))
 
-    def _decoded(self, payloads: Sequence[Payload], ctx: Any) -> Tensor:
-        decoded = [self.decompress([_lend(part) for part in payload], ctx) for payload in payloads]
-        return _take(self.aggregate(decoded) if len(decoded) > 1 else decoded[0])
+    def _decoded(self, payload: Payload, ctx: Any) -> Tensor:
+        return _take(self._lent(payload, ctx))
+
+    def _lent(self, payload: Payload, ctx: Any) -> Any:
+        return self.decompress([_lend(part) for part in payload], ctx)
 
 
 class Memory(bases.Memory):

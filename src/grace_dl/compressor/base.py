@@ -14,8 +14,11 @@ import torch
 from torch import Tensor
 
 from .. import kernels
+from ..errors import GraceError, PayloadError
 from ..kernels import Correction, Source
+from ..kernels.faults import RESULT_NOT_FINITE, Fault
 from ..kernels.wire import Spec as Spec
+from ..kernels.wire import spec_bytes
 from ..key import Key
 
 Payload = list[Tensor]
@@ -108,7 +111,7 @@ class Compressor:
         """Accumulate each gradient into its momentum m and sum v (Lin 2018, equations 4 and 5) and encode the new v.
 
         Returns a list that holds the payloads once the iterator is exhausted, and the iterator, which processes one
-        state at every `next`. It yields False if a gradient is not finite: m and v are then restored, up to rounding.
+        state at every `next`. It yields False if a gradient is refused: m and v are then restored, up to rounding.
         Sent elements stay in v until `settle_`.
         """
         found: list[tuple[Payload, Any]] = [([], None)] * len(keys)
@@ -116,7 +119,8 @@ class Compressor:
         def one(place: int) -> bool:
             state = states[place]
             kernel = kernels.of(state.v)
-            if not kernel.all_finite(state.grad):
+            # On a device a gradient is cleaned and flagged before.
+            if state.grad.is_cpu and not kernel.largest(state.grad) < state.limit:
                 return False
             kernel.dgc_correct_(state, momentum, nesterov)
             try:
@@ -145,11 +149,36 @@ class Compressor:
 
     def residual_(self, tensor: Tensor, payload: Payload, ctx: Any) -> None:
         """Subtract the value that peers decode from `tensor`, in place."""
-        tensor.sub_(self.decompress(payload, ctx).view_as(tensor))
+        tensor.sub_(self._decoded(payload, ctx).view_as(tensor))
+
+    def faults(self, payload: Payload, ctx: Any) -> Fault:
+        """Check a peer's payload before anything is changed; `kernels.faults` explains the result.
+
+        Tensors of a wrong number, dtype or length raise `PayloadError`. This default decodes the payload.
+        """
+        try:
+            decoded = self._decoded(payload, ctx)
+        except GraceError:
+            raise
+        except Exception as error:
+            raise PayloadError(
+                f"{type(self).__name__} cannot decode a payload of {len(payload)} tensors: {error!r}. It was damaged on "
+                "the way, or the peer runs another method or version."
+            ) from error
+        most = (
+            torch.finfo(torch.float32).max
+            if not decoded.is_floating_point()
+            else torch.finfo(decoded.dtype).max
+        )
+        return kernels.of(decoded).check_values(decoded, most, RESULT_NOT_FINITE)
+
+    def _decoded(self, payload: Payload, ctx: Any) -> Tensor:
+        """What `decompress` returns, as a PyTorch tensor."""
+        return self.decompress(payload, ctx)
 
     def accumulate_(self, out: Tensor, payload: Payload, ctx: Any) -> None:
         """`out += decode(payload)`."""
-        out.add_(self.decompress(payload, ctx).view_as(out))
+        out.add_(self._decoded(payload, ctx).view_as(out))
 
     def combine_(self, out: Tensor, payloads: Sequence[Payload], ctx: Any) -> None:
         """Overwrite `out` with the result of the payloads of all ranks (or of one summed payload)."""
@@ -195,7 +224,7 @@ class Compressor:
     def payload_bytes(self, numel: int, dtype: torch.dtype = torch.float32) -> int | None:
         """Bytes on the wire for `numel` elements, without compressing; None if it depends on the data."""
         spec = self.spec(numel, dtype)
-        return None if spec is None else sum(kind.itemsize * count for kind, count in spec)
+        return None if spec is None else spec_bytes(spec)
 
     def settings(self) -> dict[str, Any]:
         """The settings that all ranks must share; compared before first use."""

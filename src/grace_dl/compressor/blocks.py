@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -9,13 +10,14 @@ from torch import Tensor
 
 from .. import kernels
 from ..kernels import Kernels, Source
-from ..kernels.wire import blocks, packed_bytes
+from ..kernels.faults import Fault, worst
+from ..kernels.wire import Payloads, blocks, packed_bytes
 from ..key import Key
 from .base import Context, Payload, Spec, work_dtype
-from .codec import KernelCodec
+from .codec import BucketCodec
 
 
-class BlockCompressor(KernelCodec):
+class BlockCompressor(BucketCodec):
     """Sends q in -levels…levels per element, where q / levels times the block's scale has expectation x."""
 
     biased = False
@@ -39,6 +41,17 @@ class BlockCompressor(KernelCodec):
         kernel.block_encode(source, self.block, self.levels, self.bits, self.norm, key.word(), *out)
         return out
 
-    def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
+    def _faults(self, kernel: Kernels, payload: Payload, ctx: Context, most: float) -> Fault:
+        codes, scales = payload
+        found = kernel.check_scales(scales, most)
+        return worst(found, kernel.check_codes(codes, ctx.numel, self.bits, 2 * self.levels))
+
+    def _accumulate(self, out: Tensor, payload: Payload, ctx: Context) -> None:
         codes, scales = payload
         kernels.of(out).block_add(out, codes, scales, self.block, self.levels, self.bits)
+
+    def _combine(
+        self, kernel: Kernels, outs: Sequence[Tensor], payloads: Payloads, ctxs: Sequence[Context]
+    ) -> None:
+        divisor = self._divisor(len(payloads[0]))
+        kernel.block_combine_(outs, payloads, divisor, self.block, self.levels, self.bits)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..kernels import Kernels, Source
-from ..kernels.check import payload_part
+from ..kernels.faults import Fault
 from ..key import Key
 from .base import Context, Payload, Spec
 from .codec import KernelCodec
@@ -39,10 +39,13 @@ class CastCompressor(KernelCodec):
         return out
 
     def residual_(self, tensor: Tensor, payload: Payload, ctx: Context) -> None:
+        self.check(payload, tensor.numel(), tensor.dtype)
         tensor.sub_(payload[0].view_as(tensor).to(tensor.dtype), alpha=shares(ctx.key))
 
-    def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
-        payload_part(payload[0], self.kind, out.numel())
+    def _faults(self, kernel: Kernels, payload: Payload, ctx: Context, most: float) -> Fault:
+        return kernel.check_values(payload[0], most)
+
+    def _accumulate(self, out: Tensor, payload: Payload, ctx: Context) -> None:
         kernels.of(out).cast_add(out, payload[0])
 
 

@@ -182,7 +182,8 @@ def warm(factor: Tensor, key: Key, stream: str) -> Tensor:
     was zero or of lower rank; without a new draw it would stay zero.
     """
     rows = factor.clone(memory_format=torch.contiguous_format)
-    if not kernels.of(rows).unit_rows_(rows):
+    whole = kernels.of(rows).unit_rows_(rows)
+    if isinstance(whole, Tensor) or not whole:  # a device is not asked: it would have to be waited for
         fresh = starting_factor(key, f"{stream} anew", rows.shape[0], rows.shape[1], rows)
         rows = torch.where(rows.any(dim=1, keepdim=True), rows, fresh)
     return rows

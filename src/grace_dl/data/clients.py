@@ -47,10 +47,15 @@ def debian(package: str, folder: Path) -> Path:
     return root
 
 
-def sdist(package: str, folder: Path) -> Path:
-    """The unpacked source distribution of a Python package."""
+def sdist(package: str, digest: str, folder: Path) -> Path:
+    """The unpacked source distribution of a Python package, whose archive has this SHA-256.
+
+    pip runs the package's build code to learn its metadata. With `--require-hashes` it checks the archive before.
+    """
+    wanted = folder / "requirements.txt"
+    wanted.write_text(f"{package} --hash=sha256:{digest}\n")
     pip = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"]
-    command([*pip, "--no-binary", ":all:", package], folder)
+    command([*pip, "--no-binary", ":all:", "--require-hashes", "-r", str(wanted)], folder)
     unpacked = _unpack(_only(folder, "*.tar.gz"), folder / "unpacked")
     return next(path for path in unpacked.iterdir() if path.is_dir())
 

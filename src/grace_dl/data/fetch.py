@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import GraceError
+from ..output_files import replacing
 
 Files = dict[str, bytes]
 """The canonical files of a data set: the same bytes, whichever source they came from."""
@@ -97,11 +98,8 @@ def publish(files: Files, folder: Path, digests: Mapping[str, str]) -> Path:
     """Move verified files into the cache atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in digests:
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
-        with os.fdopen(handle, "wb") as file:
-            file.write(files[name])
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, folder / name)
+        with replacing(folder / name) as temporary:
+            temporary.write_bytes(files[name])
     return folder
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import ConfigError, MissingExtraError
+from ..errors import MissingExtraError
+from ..registry import unknown
 from .fetch import DataError, Report, fetch
 from .sources import CIFAR, DATASETS
 
@@ -36,7 +37,7 @@ def load_images(name: str, fallback: tuple[str, ...] = (), report: Report = lamb
     `fallback` names the sets to try when no source of the first can be reached.
     """
     if name not in NAMES:
-        raise ConfigError(f"unknown image data set {name!r}. Known: {', '.join(NAMES)}.")
+        raise unknown("image data set", name, NAMES)
     try:
         if name == "digits":
             return _digits()

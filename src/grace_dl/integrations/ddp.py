@@ -8,6 +8,7 @@ from `backward()`.
 
 # DDP inspects a hook's annotations and does not accept strings, so the hook has none.
 import weakref
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -18,17 +19,23 @@ from torch.nn.parallel import DistributedDataParallel
 from ..algebra.base import Method
 from ..errors import ConfigError, UnsupportedError
 from ..handle import Handle
+from ..names import canonical_names
 from ..pipeline.bucket import Bucket, Segment, check
 from ..pipeline.driver import StepDriver
 from ..session import Session
-from ..transport.torch_dist import TorchTransport, resolve_group
+from ..transport.channels import resolve_group
+from ..transport.torch_dist import TorchTransport
+from ..tuning.tuner import AutoTuner
 from .backward import BackwardPass
 
 
 class DDPHandle(Handle):
     """The handle of a DDP model. The model's hook owns it, so it holds only a weak reference to the model."""
 
-    def __init__(self, model: DistributedDataParallel, method: Method, *, scaler: Any = None) -> None:
+    def __init__(
+        self, model: DistributedDataParallel, method: Method, *, scaler: Any = None, hooked: bool = False
+    ) -> None:
+        """`hooked`: the model's hook is the caller's, who passes each bucket to `exchange`."""
         # The hook state of a copied model has no handle, and its reducer has no hook.
         hooks = [state for _, state in model._comm_hooks if isinstance(state, _HookState) and state.handle]
         if any(state.handle is not None and not state.handle.closed for state in hooks):
@@ -36,24 +43,36 @@ class DDPHandle(Handle):
                 "this model is attached already; use switch(method) of the handle that attach() returned, or close() that "
                 "first."
             )
+        if getattr(model, "_use_python_reducer", False):
+            raise ConfigError(
+                'this model was wrapped in DDP with torch._dynamo.config.optimize_ddp = "python_reducer", which ignores what '
+                'communication hooks return; set it to "ddp_optimizer", its default, before wrapping the model.'
+            )
         self._model = weakref.ref(model)
         self._scaler = scaler
-        self._names = {p: name for name, p in model.module.named_parameters() if p.requires_grad}
+        named = list(model.module.named_parameters())
+        self._all_names = canonical_names([name for name, _ in named])
+        self._names = {p: name for name, (_, p) in zip(self._all_names, named) if p.requires_grad}
+        for parameter, name in self._names.items():
+            check(parameter, name)  # of complex parameters DDP's buckets show one half only
         self._driver: StepDriver | None = None
         self._pass: BackwardPass | None = None
         self._futures: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
         self._used: set[Tensor] | None = None
         self._hooks: list[Any] = []
-        super().__init__(Session(method, TorchTransport(model.process_group)))
+        super().__init__(Session(method, TorchTransport(model.process_group), tuner=AutoTuner))
         if model.find_unused_parameters or model.static_graph:
             self._track_use()
         if hooks:  # DDP accepts one hook for its lifetime, so a closed handle's hook is reused
             hooks[0].handle = self
-        else:
+        elif not hooked:
             model.register_comm_hook(_HookState(self, model.process_group.group_name), _hook)
 
     def _busy(self) -> bool:
         return self._driver is not None
+
+    def _parameter_names(self) -> Collection[str]:
+        return self._all_names
 
     def _track_use(self) -> None:
         used: set[Tensor] = set()

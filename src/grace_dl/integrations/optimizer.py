@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
 import weakref
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from ..algebra.base import Method
 from ..errors import ConfigError
 from ..handle import Handle
+from ..names import canonical_names
 from ..session import Session
 from ..transport import Transport
+from ..tuning.tuner import AutoTuner
 from .reducer import Options, Reducer
 
-_attached: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+attached: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+
+
+def is_attached(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a handle exchanges the gradients of this optimizer."""
+    return optimizer in attached
 
 
 class OptimizerHandle(Handle):
@@ -32,15 +42,17 @@ class OptimizerHandle(Handle):
         hooked: bool = True,
         **options: Any,
     ) -> None:
-        if optimizer in _attached:
+        if is_attached(optimizer):
             raise ConfigError(
                 "this optimizer's gradients are compressed already; use switch() of its handle, or close() that first."
             )
         names = _names(optimizer, named_parameters)
         settings = Options(**options)
+        warn_of_ddp(names, transport, "attach to the model instead: grace.attach(ddp_model, method)")
         self._optimizer = weakref.ref(optimizer)
-        super().__init__(Session(method, transport))
-        self.reducer = Reducer(self.session, lambda: self._named(names), settings)
+        super().__init__(Session(method, transport, tuner=AutoTuner))
+        self._given = names
+        self.reducer = Reducer(self.session, self._named, settings)
         self._hooks: list[Any] = []
         if hooked:  # otherwise a wrapper around the optimizer calls `before_step` and `after_step`
             self._hooks = [
@@ -50,9 +62,9 @@ class OptimizerHandle(Handle):
                 ),
                 optimizer.register_step_post_hook(lambda *_: self.after_step()),
             ]
-        _attached.add(optimizer)
+        attached.add(optimizer)
 
-    def _named(self, names: dict[Tensor, str]) -> list[tuple[str, Tensor]]:
+    def _named(self) -> list[tuple[str, Tensor]]:
         """The optimizer's parameters with their names; parameters of groups added later are named by position."""
         optimizer = self._optimizer()
         if optimizer is None:
@@ -60,8 +72,11 @@ class OptimizerHandle(Handle):
         found = []
         for place, group in enumerate(optimizer.param_groups):
             for i, parameter in enumerate(group["params"]):
-                found.append((names.setdefault(parameter, f"group{place}.{i}"), parameter))
+                found.append((self._given.setdefault(parameter, f"group{place}.{i}"), parameter))
         return found
+
+    def _parameter_names(self) -> Collection[str]:
+        return [name for name, _ in self._named()]
 
     def synchronize(self) -> None:
         """Exchange the remaining gradients of this step; a no-op after an ordinary `backward()`."""
@@ -89,7 +104,31 @@ class OptimizerHandle(Handle):
             hook.remove()
         optimizer = self._optimizer()
         if optimizer is not None:
-            _attached.discard(optimizer)
+            attached.discard(optimizer)
+
+
+def warn_of_ddp(parameters: Collection[Tensor], transport: Transport, remedy: str) -> None:
+    """Warn if a DDP model exchanges the gradients of these parameters already."""
+    if transport.size > 1 and _averaged_by_ddp(parameters):
+        warnings.warn(
+            "this optimizer's parameters belong to a DistributedDataParallel model, which exchanges their gradients "
+            f"uncompressed before the optimizer's handle exchanges them again; {remedy}.",
+            stacklevel=4,
+        )
+
+
+def _averaged_by_ddp(parameters: Collection[Tensor]) -> bool:
+    """Whether DDP models in use hold some of the parameters. DDP keeps no list of its models."""
+    own = set(parameters)  # by identity; a search in a list would compare values
+
+    def found() -> bool:
+        models = [o for o in gc.get_objects() if issubclass(type(o), DistributedDataParallel)]
+        return any(not own.isdisjoint(model.parameters()) for model in models)
+
+    if not found():
+        return False
+    gc.collect()  # models that were dropped do not count
+    return found()
 
 
 def _names(
@@ -102,7 +141,8 @@ def _names(
     pairs = list(named_parameters)
     if any(not isinstance(pair, tuple) for pair in pairs):
         raise ConfigError("named_parameters must be pairs (name, parameter); pass model.named_parameters().")
-    names = {p: name for name, p in reversed(pairs)}
+    kept = canonical_names([name for name, _ in pairs])
+    names = {p: name for name, (_, p) in reversed(list(zip(kept, pairs)))}
     missing = sum(p not in names for group in groups for p in group)
     if missing:
         raise ConfigError(

@@ -8,6 +8,7 @@ sent, everything is decoded, and each `.grad` holds the result by the time `back
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -112,7 +113,7 @@ class Reducer:
             self._hooks.pop(parameter).remove()
         for parameter in names:
             if parameter not in self._hooks:
-                self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(self._reached)
+                self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(_weak(self._reached))
                 self._use_unseen(parameter)
         self._names = names
         self.refill()
@@ -254,6 +255,18 @@ class Reducer:
         for parameter in self._sparse:
             assert parameter.grad is not None
             parameter.grad = parameter.grad.to_sparse(1)
+
+
+def _weak(method: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+    """A hook that does not keep its object alive: the garbage collector does not see what the hooks of a tensor hold."""
+    reference = weakref.WeakMethod(method)
+
+    def hook(parameter: Tensor) -> None:
+        found = reference()
+        if found is not None:
+            found(parameter)
+
+    return hook
 
 
 def _dense(tensor: Tensor) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from .. import saved_state
 from ..errors import ConfigError
-from ..telemetry import Stats
 from .checkpoint import without_residuals
 from .optimizer import OptimizerHandle
 
@@ -44,10 +44,6 @@ class Distributed(torch.optim.Optimizer):
     grace: OptimizerHandle | None
     _grace_skip: bool
     _grace_saves: bool
-
-    def stats(self) -> Stats:
-        """Bytes, collectives and seconds so far, of this rank."""
-        return Stats() if self.grace is None else self.grace.stats()
 
     def synchronize(self) -> None:
         """Exchange the remaining gradients, for clipping before `step`."""
@@ -103,7 +99,7 @@ class Distributed(torch.optim.Optimizer):
         self.grace.reducer.give_up()
         saved = _fitting(self.grace, state_dict["grace"])
         # Check both before changing either.
-        self.grace.session.check_state(saved)
+        self.grace.session.fitting(saved, self.grace._parameter_names())
         super().load_state_dict(own)
         self.grace.load_state_dict(saved)
 
@@ -128,6 +124,7 @@ _step.hooked = _step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 def _fitting(handle: OptimizerHandle, saved: dict[str, Any]) -> dict[str, Any]:
     """Convert `saved` so that this rank can load it."""
     transport = handle.session.transport
+    saved_state.check(saved, str(handle.method))
     if (saved["rank"], saved["world_size"]) == (transport.rank, transport.size):
         return saved
     warnings.warn(

@@ -9,15 +9,17 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import warnings
 from typing import cast
 
 from torch import Tensor
 
-from ..errors import ConfigError
+from ..errors import ConfigError, UnsupportedError
+from .check import has_memory
 from .interface import Kernels
 from .source import Correction, Leave, Source
 
-__all__ = ["BACKENDS", "Correction", "Kernels", "Leave", "Source", "backend", "forced", "of"]
+__all__ = ["BACKENDS", "Correction", "Kernels", "Leave", "Source", "backend", "forced", "name_for", "of"]
 
 BACKENDS = ("reference", "native", "triton")
 forced = os.environ.get("GRACE_KERNELS", "")
@@ -28,7 +30,16 @@ _REMEDY = {"native": "reinstall with a C++ compiler present", "triton": "pip ins
 
 def of(tensor: Tensor) -> Kernels:
     """The backend for tensors like this one."""
+    if not has_memory(tensor):
+        raise UnsupportedError(
+            f"a kernel was given a {type(tensor).__name__}, which has no memory of its own; pass a plain tensor."
+        )
     return backend(forced, "cpu" if tensor.is_cpu else tensor.device.type)
+
+
+def name_for(device: str) -> str:
+    """The name of the backend for a device type, as result files record it."""
+    return backend(forced, device).__name__.rpartition(".")[2]
 
 
 @functools.cache
@@ -45,6 +56,12 @@ def backend(name: str, device: str) -> Kernels:
                 f"GRACE_KERNELS={name!r} asks for a backend that cannot be loaded ({error}); "
                 f"{_REMEDY.get(wanted, 'reinstall')}, or unset GRACE_KERNELS."
             ) from error
+        warnings.warn(
+            f"GRACE has no {wanted} kernels here ({error}) and uses its reference kernels, which are several times slower; "
+            f"{_REMEDY[wanted]}. GRACE_KERNELS=reference silences this notice.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
         module = importlib.import_module("grace_dl.kernels.reference")
     else:
         if wanted == "triton":

@@ -45,12 +45,47 @@ def working(x: Tensor) -> None:
         )
 
 
+def has_memory(tensor: Tensor) -> bool:
+    """Whether the elements are where `data_ptr()` says; not so for DTensor, FakeTensor and other wrappers on the CPU."""
+    kind = type(tensor)
+    if kind in _PLAIN:
+        return True
+    if kind.__torch_dispatch__ is Tensor.__torch_dispatch__:
+        _PLAIN.add(kind)
+        return True
+    return not tensor.is_cpu and not any(base.__name__ in ("DTensor", "FakeTensor") for base in kind.__mro__)
+
+
+_PLAIN: set[type] = {Tensor, torch.nn.Parameter}
+
+
 def broken(what: str) -> PayloadError:
     """The error for a payload whose sizes are right but whose contents do not decode."""
     return PayloadError(
         f"a payload does not decode: {what}. It was damaged on the way, or the peer runs another method or version; "
         "check that all ranks use the same settings and release."
     )
+
+
+def shown(bad: Tensor) -> bool:
+    """Whether the host can see that a payload is invalid.
+
+    Payloads on a device are checked there before they are decoded, all those of a step at once (`faults`): asking here
+    would stop the host for each of them.
+    """
+    return bad.is_cpu and bool(bad.any())
+
+
+def scale_part(scale: Tensor, dtype: torch.dtype) -> None:
+    """Raise unless `scale` is one number of this dtype; on the host it must also be finite and not negative."""
+    payload_part(scale, dtype, 1)
+    if scale.is_cpu:
+        checked_scale(scale, dtype)
+
+
+def announced(values: Tensor, count: Tensor | None) -> int:
+    """How many values of a sparse payload are valid; waits for the device that holds the number."""
+    return values.numel() if count is None else int(count.item())
 
 
 def checked_scale(scale: Tensor, dtype: torch.dtype) -> float:

@@ -12,8 +12,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from .faults import VALUE_NOT_FINITE, Fault
 from .source import Correction, Source
-from .wire import Sampling, Sent
+from .wire import Chunking, DctLayout, Payloads, Sampling, Sent
 
 
 class Kernels(Protocol):
@@ -26,8 +27,14 @@ class Kernels(Protocol):
     def all_finite(self, x: Tensor) -> bool:
         """Whether `x` holds no infinity and no NaN."""
 
+    def ordinary(self, x: Tensor) -> bool:
+        """Whether all magnitudes of `x` are below `limits.LARGE`."""
+
     def copy_finite_(self, outs: Sequence[Tensor], xs: Sequence[Tensor]) -> list[bool]:
         """out = x for each pair, unless x holds an infinity or NaN; whether it does not."""
+
+    def finite_each(self, xs: Sequence[Tensor]) -> Tensor:
+        """Whether all magnitudes of each of `xs` are below `limits.HUGE`, as a tensor on their device, without a host wait."""
 
     def average_(self, outs: Sequence[Tensor], parts: Sequence[Sequence[Tensor]], divisor: float) -> None:
         """Each of `outs` = the sum of its part of every rank, in their order, over `divisor`."""
@@ -43,6 +50,48 @@ class Kernels(Protocol):
 
     def uniforms(self, word: int, n: int, like: Tensor, begin: int = 0) -> Tensor:
         """Uniform numbers in [0, 1) for elements begin..begin+n, in the dtype of `like`."""
+
+    def largest(self, x: Tensor) -> float:
+        """The largest magnitude of `x`; not finite if an element is not."""
+
+    def divide_(self, x: Tensor, divisor: float) -> Fault:
+        """x = x / divisor; a fault if the result is not finite."""
+
+    # Checks of a peer's payload: nothing is changed, and nothing copied from a device (`faults`) --------
+
+    # Valid contents may still decode to elements larger than `most`: RESULT_NOT_FINITE.
+
+    def check_values(self, values: Tensor, most: float, fault: int = VALUE_NOT_FINITE) -> Fault: ...
+
+    def check_scales(self, scales: Tensor, most: float) -> Fault: ...
+
+    def check_means(self, means: Tensor, most: float) -> Fault: ...
+
+    def check_codes(self, codes: Tensor, n: int, bits: int, most: int, mask: int = 0xFFFF) -> Fault: ...
+
+    def check_padding(self, codes: Tensor, n: int, bits: int) -> Fault: ...
+
+    def check_exponents(self, exponents: Tensor, low: int, high: int, most: int) -> Fault: ...
+
+    def check_sparse(
+        self, values: Tensor, index: Tensor, d: int, most: float, count: Tensor | None = None
+    ) -> Fault: ...
+
+    def check_adaq(
+        self, means: Tensor, counts: Tensor, index: Tensor, signs: Tensor, d: int, slots: int, most: float
+    ) -> Fault: ...
+
+    def check_inceptionn(
+        self, tags: Tensor, sizes: tuple[int, int, int], raw: Tensor, d: int, most: float
+    ) -> Fault: ...
+
+    def check_chunktopk(
+        self, positions: Tensor, codes: Tensor, means: Tensor, d: int, chunking: Chunking, most: float
+    ) -> Fault: ...
+
+    def check_dct(
+        self, positions: Tensor, values: Tensor, d: int, layout: DctLayout, most: float
+    ) -> Fault: ...
 
     # Casts and tables: "residual" -----------------------------------------------------------------
 
@@ -84,7 +133,9 @@ class Kernels(Protocol):
 
     def ternary_add(self, out: Tensor, codes: Tensor, scale: Tensor) -> None: ...
 
-    def eden_encode(self, source: Source, bits: int, word: int, codes: Tensor, scales: Tensor) -> None: ...
+    def eden_encode(
+        self, source: Source, bits: int, least_squares: bool, word: int, codes: Tensor, scales: Tensor
+    ) -> None: ...
 
     def eden_add(
         self, out: Tensor, codes: Tensor, scales: Tensor, bits: int, word: int, alpha: float = 1.0
@@ -120,6 +171,31 @@ class Kernels(Protocol):
 
     def settled(self, x: Tensor, owed: Tensor) -> Tensor:
         """x minus its deferred part: owed[0] where x is negative, owed[1] elsewhere."""
+
+    # All tensors of a bucket and all ranks at once: payloads by tensor and rank ---------------------------
+
+    def block_combine_(
+        self, outs: Sequence[Tensor], payloads: Payloads, divisor: float, block: int, levels: int, bits: int
+    ) -> None:
+        """Each of `outs` = the sum over ranks of what `block_add` adds, over `divisor`."""
+
+    def fp8_combine_(self, outs: Sequence[Tensor], payloads: Payloads, divisor: float, block: int) -> None:
+        """Each of `outs` = the sum over ranks of what `fp8_add` adds, over `divisor`."""
+
+    def natural_combine_(self, outs: Sequence[Tensor], payloads: Payloads, divisor: float) -> None:
+        """Each of `outs` = the sum over ranks of what `natural_add` adds, over `divisor`."""
+
+    def ternary_combine_(self, outs: Sequence[Tensor], payloads: Payloads, divisor: float) -> None:
+        """Each of `outs` = the sum over ranks of what `ternary_add` adds, over `divisor`."""
+
+    def sign_combine_(self, outs: Sequence[Tensor], payloads: Payloads, words: Sequence[int]) -> None:
+        """`sign_vote` of the ranks whose tensor is not zero, with each tensor's word."""
+
+    def scaled_sign_combine_(self, outs: Sequence[Tensor], payloads: Payloads, divisor: float) -> None:
+        """Each of `outs` = the sum over ranks of what `scaled_sign_add` adds, over `divisor`."""
+
+    def onebit_combine_(self, outs: Sequence[Tensor], payloads: Payloads, divisor: float) -> None:
+        """Each of `outs` = the sum over ranks of what `onebit_add` adds, over `divisor`."""
 
     # Selected elements: "residual" ----------------------------------------------------------------
 
@@ -170,6 +246,27 @@ class Kernels(Protocol):
     def sparse_zero_(self, out: Tensor, index: Tensor, k: int, count: int | None = None) -> None:
         """Set the elements at coded indices to zero."""
 
+    def chunktopk_encode(
+        self, source: Source, chunking: Chunking, positions: Tensor, codes: Tensor, means: Tensor
+    ) -> None: ...
+
+    def chunktopk_add(
+        self,
+        out: Tensor,
+        positions: Tensor,
+        codes: Tensor,
+        means: Tensor,
+        chunking: Chunking,
+        alpha: float = 1.0,
+    ) -> None: ...
+
+    def dct_encode(self, source: Source, layout: DctLayout, positions: Tensor, values: Tensor) -> None: ...
+
+    def dct_add(
+        self, out: Tensor, payloads: Sequence[Sequence[Tensor]], layout: DctLayout, alpha: float = 1.0
+    ) -> None:
+        """`out += alpha * decoded`, of the sum of several ranks' coefficients; all are checked first."""
+
     # Deep gradient compression ------------------------------------------------------------------------
 
     def dgc_encode(
@@ -192,7 +289,7 @@ class Kernels(Protocol):
     ) -> Iterator[bool]:
         """`dgc_correct_`, and `dgc_encode` of the new `v`, complete until `dgc_commit_`; one state per `next`.
 
-        Yields False if a gradient is not finite: `m` and `v` are then restored, up to rounding.
+        Yields False if a gradient is not finite or reaches its limit: `m` and `v` are then restored, up to rounding.
         """
 
     def dgc_commit_(self, vs: Sequence[Tensor], ms: Sequence[Tensor] | None, sent: Sequence[Sent]) -> None:
@@ -205,11 +302,14 @@ class Kernels(Protocol):
 
     # Low rank: factors p (n, r) and q (r, m) of the matrix e + g --------------------------------------
 
-    def project_rows(self, e: Tensor, g: Tensor, q: Tensor) -> Tensor:
-        """(e + g) qᵀ, of shape (n, r)."""
+    def project_rows(self, e: Tensor, g: Tensor, q: Tensor) -> tuple[Tensor, bool]:
+        """(e + g) qᵀ, of shape (n, r); and, on the host, False if a magnitude of g or e + g reaches `limits.LARGE`.
 
-    def project_columns(self, e: Tensor, g: Tensor, p: Tensor) -> Tensor:
-        """pᵀ (e + g), of shape (r, m)."""
+        It may be False for a sum of smaller ones, too.
+        """
+
+    def project_columns(self, e: Tensor, g: Tensor, p: Tensor) -> tuple[Tensor, bool]:
+        """pᵀ (e + g), of shape (r, m); and the same as `project_rows`."""
 
     def settle_factors(
         self, e: Tensor, g: Tensor, p: Tensor, q: Tensor, out: Tensor | None, p_mean: Tensor, q_mean: Tensor
@@ -222,5 +322,5 @@ class Kernels(Protocol):
     def orthonormal_rows(self, batch: Tensor) -> Tensor:
         """Orthonormal rows with the span of the rows of each matrix (rank, n), rank <= n; may overwrite `batch`."""
 
-    def unit_rows_(self, rows: Tensor) -> bool:
-        """Divide each row by its largest magnitude; returns False if a row is zero, which stays zero."""
+    def unit_rows_(self, rows: Tensor) -> bool | Tensor:
+        """Divide each row by its largest magnitude; returns False if a row is zero, which stays zero (on a device: a tensor)."""

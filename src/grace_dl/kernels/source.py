@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, NamedTuple
 
 from torch import Tensor
@@ -47,9 +48,13 @@ class Source(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """A parameter under momentum correction (Lin 2018, section 3): momentum m, sum v, and gradient `scale * grad`."""
+    """A parameter under momentum correction (Lin 2018, section 3): momentum m, sum v, and gradient `scale * grad`.
+
+    If an element of `grad` reaches `limit`, a power of two, the gradient is refused as if it were not finite.
+    """
 
     m: Tensor
     v: Tensor
     grad: Tensor
     scale: float = 1.0
+    limit: float = math.inf

@@ -5,8 +5,10 @@ Compressors read payload sizes here; backends read layouts here. Nothing in this
 
 from __future__ import annotations
 
+import decimal
 import functools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,8 +17,17 @@ from torch import Tensor
 Spec = tuple[tuple[torch.dtype, int], ...]
 """Dtype and length of each tensor of a payload, in order."""
 
-Sent = tuple[Tensor, Tensor, int]
-"""The values of a sparse payload, its coded indices, and the number of valid ones."""
+
+def spec_bytes(spec: Spec) -> int:
+    """Bytes of a payload."""
+    return sum(kind.itemsize * count for kind, count in spec)
+
+
+Payloads = Sequence[Sequence[Sequence[Tensor]]]
+"""The parts of payloads, by tensor and rank."""
+
+Sent = tuple[Tensor, Tensor, Tensor | None]
+"""The values of a sparse payload, its coded indices, and how many are valid: one int32, or None for all."""
 
 
 def selected(ratio: float, numel: int) -> int:
@@ -43,6 +54,19 @@ def blocks(n: int, size: int) -> int:
 
 FP8_BLOCK = 256
 """Elements that share a scale in 8-bit floats."""
+
+E4M3_MAX = 448.0
+
+
+@functools.cache
+def fp8_limit(dtype: torch.dtype) -> float:
+    """The largest scale a block of 8-bit floats may have: 448 times it is still finite."""
+    most = torch.tensor(torch.finfo(dtype).max, dtype=dtype)
+    limit = most / E4M3_MAX
+    if bool(torch.isinf(limit * E4M3_MAX)):
+        limit = torch.nextafter(limit, torch.zeros_like(limit))
+    return limit.item()
+
 
 NATURAL_BLOCK = 4096
 """Elements that share a largest exponent in natural compression."""
@@ -96,9 +120,10 @@ def is_bitmap(d: int, k: int) -> bool:
     return (d + 7) // 8 <= sum(index_parts(d, k))
 
 
-@functools.lru_cache(4096)
 def index_bytes(d: int, k: int) -> int:
     """Bytes for `k` sorted indices below `d`: Elias-Fano, or a bitmap if that is smaller.
+
+    Not cached: some methods send a different number of elements at every step.
 
     >>> index_bytes(1_000_000, 10_000) * 8 / 10_000
     8.5632
@@ -107,12 +132,136 @@ def index_bytes(d: int, k: int) -> int:
     """
     if k == 0:
         return 0
-    return (d + 7) // 8 if is_bitmap(d, k) else sum(index_parts(d, k))
+    low, high = index_parts(d, k)
+    return min((d + 7) // 8, low + high)
 
 
 def adaq_slots(ratio: float, numel: int) -> int:
     """Slots for AdaQ's indices: each side rounds separately and sends at least one, up to two more than the ratio."""
     return min(numel, selected(ratio, numel) + 2)
+
+
+class Chunking(NamedTuple):
+    """How the largest elements of chunks are sent: positions of `width` bits, codes of `bits` bits, and means of bins.
+
+    Each chunk's positions and codes fill whole bytes, so that chunks are coded independently.
+    """
+
+    size: int
+    """Elements of a chunk, a power of two."""
+    kept: int
+    """Elements of a chunk that are sent."""
+    bits: int
+    """Bits of a value: its sign, and the number of its bin."""
+    width: int
+    """Bits of a position."""
+
+    @property
+    def levels(self) -> int:
+        """Bins of a chunk."""
+        return 1 << (self.bits - 1)
+
+    def packed(self, width: int) -> int:
+        """Bytes for codes of `width` bits of one chunk."""
+        return packed_bytes(self.kept, width)
+
+    def of_rest(self, rest: int) -> Chunking:
+        """The chunking of the last `rest` elements: the same share of them is sent, at least one."""
+        return self._replace(size=rest, kept=selected(self.kept / self.size, rest))
+
+    def sent(self, numel: int) -> int:
+        """How many of `numel` elements are sent."""
+        full, rest = divmod(numel, self.size)
+        return full * self.kept + (self.of_rest(rest).kept if rest else 0)
+
+    def spec(self, numel: int) -> Spec:
+        """The payload of `numel` elements: positions, codes, means.
+
+        >>> Chunking(4096, 64, 2, 12).spec(2 * 4096)
+        ((torch.uint8, 192), (torch.uint8, 32), (torch.bfloat16, 4))
+        """
+        full, rest = divmod(numel, self.size)
+        last = self.of_rest(rest) if rest else None
+        sizes = [
+            full * self.packed(width) + (last.packed(width) if last else 0)
+            for width in (self.width, self.bits)
+        ]
+        chunks = full + (last is not None)
+        return ((torch.uint8, sizes[0]), (torch.uint8, sizes[1]), (torch.bfloat16, chunks * self.levels))
+
+
+DCT_SIDE = 64
+"""Rows and columns of a chunk whose cosine transform is sent."""
+
+DCT_WIDTH = 12
+"""Bits of a coefficient's position."""
+
+
+class DctLayout(NamedTuple):
+    """How the largest coefficients of chunks of 64 x 64 elements are sent: positions of 12 bits, and values.
+
+    The last chunk has 1, 2, 4, … or 64 rows of 64, padded with zeros. Each chunk's positions fill whole bytes.
+    """
+
+    kept: int
+    """Coefficients of a full chunk that are sent."""
+    columns: int = 0
+    """If not 0, chunks are square tiles of a matrix with this many columns; otherwise they are consecutive elements."""
+
+    @classmethod
+    def of(cls, kept: int, shape: Sequence[int]) -> DctLayout:
+        """The layout for a parameter of this shape.
+
+        >>> DctLayout.of(32, (128, 192)).columns, DctLayout.of(32, (128, 100)).columns
+        (192, 0)
+        """
+        tiled = len(shape) == 2 and shape[0] % DCT_SIDE == 0 and shape[1] % DCT_SIDE == 0
+        return cls(kept, shape[1] if tiled else 0)
+
+    def rest(self, numel: int) -> tuple[int, int]:
+        """Rows of the last chunk, and how many of its coefficients are sent; zeros if all chunks are full.
+
+        >>> DctLayout(32).rest(4096 + 600)
+        (16, 8)
+        """
+        left = numel % DCT_SIDE**2
+        if not left:
+            return 0, 0
+        rows = 1 << (blocks(left, DCT_SIDE) - 1).bit_length()
+        return rows, selected(self.kept / DCT_SIDE**2, rows * DCT_SIDE)
+
+    def spec(self, numel: int, dtype: torch.dtype) -> Spec:
+        """The payload of `numel` elements: positions, and values of `dtype`.
+
+        >>> DctLayout(32).spec(2 * 4096, torch.float32)
+        ((torch.uint8, 96), (torch.float32, 64))
+        """
+        full, kept = numel // DCT_SIDE**2, self.rest(numel)[1]
+        positions = full * packed_bytes(self.kept, DCT_WIDTH) + packed_bytes(kept, DCT_WIDTH)
+        return ((torch.uint8, positions), (dtype, full * self.kept + kept))
+
+
+@functools.cache
+def dct_factors() -> tuple[float, ...]:
+    """1 / (2 cos((2 i + 1) pi / 2 n)) for n = 2, 4, … 64 and i < n / 2, each correctly rounded.
+
+    By decimal arithmetic, because the last bit of a library's cosine is not the same everywhere.
+    """
+    with decimal.localcontext(prec=50):
+        pi = decimal.Decimal("3.14159265358979323846264338327950288419716939937510")
+        return tuple(
+            float(1 / (2 * _cosine((2 * i + 1) * pi / (2 * n))))
+            for n in (2 << level for level in range(6))
+            for i in range(n // 2)
+        )
+
+
+def _cosine(x: decimal.Decimal) -> decimal.Decimal:
+    total = term = decimal.Decimal(1)
+    for order in range(1, 40):
+        term *= -x * x / (2 * order * (2 * order - 1))
+        total += term
+    return total
 
 
 class Sampling(NamedTuple):

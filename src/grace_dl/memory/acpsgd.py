@@ -12,7 +12,7 @@ from ..compressor.lowrank import orthonormalise
 from ..key import Key
 from ..methods.acpsgd import ACPSGDCompressor
 from .base import Pending
-from .lowrank import LowRankMemory, LowRankPending, Rounds, finite
+from .lowrank import LowRankMemory, LowRankPending, Rounds
 
 
 class ACPSGDMemory(LowRankMemory):
@@ -29,11 +29,10 @@ class ACPSGDMemory(LowRankMemory):
         kept = [self.factor(m, "q" if side else "p", method.rank) for m, side in zip(matrices, sides)]
         bases = [rows if side else rows.t().contiguous() for rows, side in zip(orthonormalise(kept), sides)]
         local = [
-            matrix.times(basis) if side else matrix.transposed_times(basis)
+            self.checked(matrix, matrix.times if side else matrix.transposed_times, basis)
             for matrix, basis, side in zip(matrices, bases, sides)
         ]
         means = yield local
-        whole = finite(means)
         pending: list[Pending] = []
         for place, (matrix, basis, own, mean) in enumerate(zip(matrices, bases, local, means)):
             if sides[place]:
@@ -41,5 +40,5 @@ class ACPSGDMemory(LowRankMemory):
             else:
                 payload, sent, new = [basis, mean], [basis, own], {"q": mean}
             shape = items[place][0].shape
-            pending.append(LowRankPending(matrix, method, shape, payload, sent, new, whole[place]))
+            pending.append(LowRankPending(matrix, method, shape, payload, sent, new))
         return pending

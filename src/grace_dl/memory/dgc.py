@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from torch import Tensor
@@ -12,9 +13,12 @@ from torch import Tensor
 from .. import kernels
 from ..compressor.base import Compressor, Payload
 from ..kernels import Correction
+from ..kernels.limits import LARGE
 from ..key import Key
 from ..settings import flag, number
+from . import overflow
 from .base import Memory, NotFinite, Pending, Piece
+from .norms import norm
 
 
 @dataclass(slots=True)
@@ -35,7 +39,7 @@ class DgcMemory(Memory):
     root of the number of workers; or a function from gradient to clipped gradient.
     """
 
-    linear = ("m", "v")
+    roles = {"m": "momentum", "v": "residual"}
     checks_finite = True
 
     def __init__(
@@ -80,19 +84,45 @@ class DgcMemory(Memory):
         kernels.of(v).dgc_correct_(state, self.momentum, self.nesterov)
         return v.view_as(tensor)
 
+    @property
+    def dense_share(self) -> float:  # type: ignore[override]
+        """The momentum of averages of this share stays finite however many follow each other."""
+        return (1 - self.momentum) / 2
+
     def begin(self, grad: Tensor, key: Key, compressor: Compressor, out: Payload | None = None) -> DgcPending:
-        (result,) = self.begin_all([(grad, key, out)], compressor)
+        (result,) = self._begin_all([(grad, key, out)], compressor, math.inf)
         if isinstance(result, Exception):
             raise result
         assert isinstance(result, DgcPending)
         return result
 
     def begin_all(self, pieces: Sequence[Piece], compressor: Compressor) -> list[Pending | Exception]:
+        calm = [place for place, (_, key, _) in enumerate(pieces) if not self.watches(key.name)]
+        results: list[Pending | Exception] = [NotFinite()] * len(pieces)
+        found = self._begin_all([pieces[place] for place in calm], compressor)
+        for place, result in zip(calm, found, strict=True):
+            results[place] = result
+        try:
+            for place, (grad, key, out) in enumerate(pieces):
+                if isinstance(results[place], NotFinite) and grad.is_cpu:
+                    try:
+                        results[place] = overflow.begin(self, grad, key, compressor, out)
+                    except Exception as error:
+                        results[place] = error
+        except BaseException:
+            self.abort_all(results)
+            raise
+        return results
+
+    def _begin_all(
+        self, pieces: Sequence[Piece], compressor: Compressor, limit: float | None = None
+    ) -> list[Pending | Exception]:
+        """`begin_all`, where a gradient that reaches `limit` (default: a large one) counts as not finite."""
         results: list[Pending | Exception] = []
         for grad, key, _ in pieces:
             try:
                 used, scale = self._prepare(grad, key)
-                results.append(DgcPending(key, compressor, grad, [], None, None, used, scale))
+                results.append(DgcPending(key, compressor, grad, [], None, used=used, scale=scale))
             except Exception as error:
                 results.append(error)
         places = [place for place, result in enumerate(results) if isinstance(result, DgcPending)]
@@ -102,7 +132,7 @@ class DgcMemory(Memory):
         steps: Iterator[bool | Exception]
         try:
             encoded, steps = compressor.encode_corrected_(
-                [self._state(p) for p in pendings],
+                [self._state(p, limit) for p in pendings],
                 [p.key for p in pendings],
                 self.momentum,
                 self.nesterov,
@@ -144,25 +174,37 @@ class DgcMemory(Memory):
             raise NotFinite
         return self._clip(grad, key.workers)
 
-    def _state(self, pending: DgcPending) -> Correction:
+    def _state(self, pending: DgcPending, limit: float | None = None) -> Correction:
+        slots, used, scale = self.state[pending.key.name], pending.used, pending.scale
+        assert used is not None
+        if limit is None:
+            limit = LARGE[used.dtype] if scale == 1 else math.inf  # a clipped gradient is not large
+        return Correction(slots["m"], slots["v"], used, scale, limit)
+
+    def magnitude(self, pending: Pending) -> float:
         slots = self.state[pending.key.name]
-        assert pending.used is not None
-        return Correction(slots["m"], slots["v"], pending.used, pending.scale)
+        m, v = slots["m"].clone(), slots["v"].clone()
+        if v.numel():
+            kept = [m] if self.momentum_masking else None
+            pending.compressor.settle_([v], kept, [pending.payload], [pending.ctx])
+        # Momentum goes on to be added up when gradients are zero.
+        return norm(v) + norm(m) * self.momentum / (1 - self.momentum)
 
     def commit(self, pending: Pending) -> None:
         self.commit_all([pending])
 
     def commit_all(self, pendings: Sequence[Pending]) -> None:
-        pendings = [pending for pending in pendings if pending.grad.numel()]
-        if not pendings:
-            return
-        slots, compressor = [self.state[pending.key.name] for pending in pendings], pendings[0].compressor
-        compressor.settle_(
-            [slot["v"] for slot in slots],
-            [slot["m"] for slot in slots] if self.momentum_masking else None,
-            [pending.payload for pending in pendings],
-            [pending.ctx for pending in pendings],
-        )
+        filled = [pending for pending in pendings if pending.grad.numel()]
+        # Of those with withheld elements, payloads are of another compressor.
+        for compressor, group in groupby(filled, key=lambda pending: pending.compressor):
+            chosen = list(group)
+            slots = [self.state[pending.key.name] for pending in chosen]
+            compressor.settle_(
+                [slot["v"] for slot in slots],
+                [slot["m"] for slot in slots] if self.momentum_masking else None,
+                [pending.payload for pending in chosen],
+                [pending.ctx for pending in chosen],
+            )
 
     def abort(self, pending: Pending) -> None:
         assert isinstance(pending, DgcPending)
@@ -173,6 +215,9 @@ class DgcMemory(Memory):
         """Apply momentum to parameters that were sent dense, after the average."""
         momenta = [self.slot(name, "m", mean) for mean, name in zip(means, names)]
         kernels.of(means[0]).dgc_dense_(means, momenta, self.momentum, self.nesterov)
+
+    def absorbed(self, slots: Mapping[str, Tensor], owed: Tensor) -> dict[str, Tensor]:
+        return {**slots, "v": slots["v"] + owed.view_as(slots["v"])}
 
     def residual(self, name: str) -> Tensor | None:
         return self.state.get(name, {}).get("v")

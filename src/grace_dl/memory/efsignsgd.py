@@ -12,3 +12,6 @@ class EFSignSGDMemory(ResidualMemory):
     def __init__(self, lr: float = LEARNING_RATE) -> None:
         super().__init__(beta=1.0, gamma=checked_rate(lr))
         self.lr = float(lr)
+
+    def second_phase(self) -> EFSignSGDMemory:
+        return EFSignSGDMemory(self.lr)

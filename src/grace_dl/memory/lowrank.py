@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,9 @@ from ..compressor.base import Compressor, Context, Payload
 from ..compressor.lowrank import LowRankCompressor, matrix_shape, starting_factor, warm
 from ..errors import StateError, UnsupportedError
 from ..key import Key
+from . import overflow
 from .base import Memory, Pending
+from .norms import most, norm
 
 Rounds = Generator[list[Tensor], list[Tensor], list[Pending]]
 
@@ -26,24 +28,28 @@ class Matrix:
     grad: Tensor
     e: Tensor
     key: Key
+    ordinary: bool = True
+    """False if an element of the last product's matrix was large, or many together were."""
 
     def times(self, q: Tensor) -> Tensor:
         """(e + grad) Qᵀ for Q of shape (r, m): the factor P, of shape (n, r)."""
-        return kernels.of(self.e).project_rows(self.e, self.grad, q)
+        p, self.ordinary = kernels.of(self.e).project_rows(self.e, self.grad, q)
+        return p
 
     def transposed_times(self, p: Tensor) -> Tensor:
         """Pᵀ (e + grad) for P of shape (n, r): the factor Q, of shape (r, m)."""
-        return kernels.of(self.e).project_columns(self.e, self.grad, p)
+        q, self.ordinary = kernels.of(self.e).project_columns(self.e, self.grad, p)
+        return q
 
 
 class LowRankPending(Pending):
     """A matrix between `rounds` and `conclude`, `commit` or `abort`.
 
     `payload` are the factors of the result, `sent` those whose product is subtracted from the residual, `factors` the
-    warm-start factors to store, by slot; `finite` is whether the exchanged factors are finite.
+    warm-start factors to store, by slot.
     """
 
-    __slots__ = ("factors", "finite", "matrix", "sent")
+    __slots__ = ("factors", "matrix", "sent")
 
     def __init__(
         self,
@@ -53,14 +59,12 @@ class LowRankPending(Pending):
         payload: Payload,
         sent: Payload,
         factors: dict[str, Tensor],
-        finite: bool,
     ) -> None:
         ctx = Context(shape, matrix.grad.dtype, matrix.key)
         super().__init__(matrix.key, method, matrix.grad, payload, ctx)
         self.matrix = matrix
         self.sent = sent
         self.factors = factors
-        self.finite = finite
 
 
 class LowRankMemory(Memory):
@@ -71,7 +75,7 @@ class LowRankMemory(Memory):
     stored as (r, n) and (r, m).
     """
 
-    linear = ("e",)
+    roles = {"e": "residual"}
 
     def compensate(self, tensor: Tensor, name: str) -> Tensor:
         return self.slot(name, "e", tensor).view_as(tensor) + tensor
@@ -94,6 +98,22 @@ class LowRankMemory(Memory):
             result.append(Matrix(grad.view(shape), self.slot(key.name, "e", grad).view(shape), key))
         return result
 
+    def checked(self, matrix: Matrix, multiply: Callable[[Tensor], Tensor], other: Tensor) -> Tensor:
+        """The first factor of a step, `multiply(other)`; NaN if the gradient cannot be added to what is owed."""
+        factor = multiply(other)
+        if matrix.ordinary:
+            return factor
+        kernel, e, grad = kernels.of(matrix.e), matrix.e, matrix.grad
+        if not kernel.ordinary(grad):
+            # The norm bounds all factors, and what they leave in the residual.
+            if not norm(e + grad) <= most(e.dtype, matrix.key.workers):
+                factor.fill_(torch.nan)
+            return factor
+        if kernel.all_finite(factor):
+            return factor
+        overflow.drop(self, matrix.key.name)
+        return multiply(other)
+
     def factor(self, matrix: Matrix, slot: str, rank: int) -> Tensor:
         """The warm-start factor in `slot`, or a random initial one; state is not changed."""
         key, length = matrix.key, matrix.e.shape[0 if slot == "p" else 1]
@@ -110,16 +130,16 @@ class LowRankMemory(Memory):
         return kept
 
     def conclude(self, pending: Pending, out: Tensor) -> None:
-        if isinstance(pending, LowRankPending) and pending.finite and pending.payload[0].dtype == out.dtype:
+        if isinstance(pending, LowRankPending) and pending.payload[0].dtype == out.dtype:
             self._settle(pending, out.view(pending.matrix.e.shape))
         else:
             super().conclude(pending, out)
 
     def commit(self, pending: Pending) -> None:
-        if not isinstance(pending, LowRankPending):
-            super().commit(pending)
-        elif pending.finite:
+        if isinstance(pending, LowRankPending):
             self._settle(pending, None)
+        else:
+            super().commit(pending)
 
     def _settle(self, pending: LowRankPending, out: Tensor | None) -> None:
         matrix, (p, q), (p_mean, q_mean) = pending.matrix, pending.sent, pending.payload
@@ -130,8 +150,3 @@ class LowRankMemory(Memory):
 
     def residual(self, name: str) -> Tensor | None:
         return self.state.get(name, {}).get("e")
-
-
-def finite(factors: Sequence[Tensor]) -> list[bool]:
-    """Whether each averaged factor is finite: products overflow sooner than the gradient."""
-    return [kernels.of(factor).all_finite(factor) for factor in factors]

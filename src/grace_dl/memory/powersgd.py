@@ -11,7 +11,7 @@ from ..compressor.base import Compressor
 from ..compressor.lowrank import orthonormalise, warm
 from ..key import Key
 from ..methods.powersgd import PowerSGDCompressor
-from .lowrank import LowRankMemory, LowRankPending, Rounds, finite
+from .lowrank import LowRankMemory, LowRankPending, Rounds
 
 
 class PowerSGDMemory(LowRankMemory):
@@ -32,11 +32,13 @@ class PowerSGDMemory(LowRankMemory):
         for iteration in range(method.num_iters_per_step):
             if iteration:
                 qs = [warm(q, key, "q") for q, (_, key) in zip(qs, items)]
-            means = yield [matrix.times(q) for matrix, q in zip(matrices, qs)]
+                means = yield [matrix.times(q) for matrix, q in zip(matrices, qs)]
+            else:
+                means = yield [self.checked(matrix, matrix.times, q) for matrix, q in zip(matrices, qs)]
             ps = [rows.t().contiguous() for rows in orthonormalise([p.t() for p in means])]
             local = [matrix.transposed_times(p) for matrix, p in zip(matrices, ps)]
             qs = yield local
         return [
-            LowRankPending(matrix, method, grad.shape, [p, q], [p, own], {"q": q}, whole)
-            for matrix, (grad, _), p, q, own, whole in zip(matrices, items, ps, qs, local, finite(qs))
+            LowRankPending(matrix, method, grad.shape, [p, q], [p, own], {"q": q})
+            for matrix, (grad, _), p, q, own in zip(matrices, items, ps, qs, local)
         ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -23,7 +25,7 @@ class ResidualMemory(Memory):
     this (`Compressor.deferred`), slot `e` holds x until the next step, and `owed` what that step subtracts.
     """
 
-    linear = ("e", "owed")
+    roles = {"e": "residual", "owed": "residual"}
 
     def __init__(self, beta: float = 1.0, gamma: float = 1.0) -> None:
         super().__init__()
@@ -56,6 +58,12 @@ class ResidualMemory(Memory):
         payload, ctx = compressor.encode_from(source, key, out)
         return Pending(key, compressor, grad, payload, ctx)
 
+    def withhold(self, pending: Pending, compressor: Compressor, payload: Payload) -> None:
+        e = self.state[pending.key.name]["e"]
+        pending.compressor.accumulate_(e, pending.payload, pending.ctx)
+        compressor.residual_(e, payload, pending.ctx)
+        super().withhold(pending, compressor, payload)
+
     def commit(self, pending: Pending) -> None:
         """A no-op: `begin` wrote the residual."""
 
@@ -76,8 +84,19 @@ class ResidualMemory(Memory):
     def residual(self, name: str) -> Tensor | None:
         return self._whole(name) * (self.beta / self.gamma) if name in self.state else None
 
-    def _whole(self, name: str) -> Tensor:
-        """The residual, with the deferred part subtracted."""
-        slots = self.state[name]
+    def settled(self, slots: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        kept = {slot: tensor for slot, tensor in slots.items() if slot != "owed"}
+        return {**kept, "e": _whole(slots)}
+
+    def absorbed(self, slots: Mapping[str, Tensor], owed: Tensor) -> dict[str, Tensor]:
         e = slots["e"]
-        return kernels.of(e).settled(e, slots["owed"]) if "owed" in slots else e
+        return {**slots, "e": e + owed.view_as(e) * (self.gamma / self.beta)}
+
+    def _whole(self, name: str) -> Tensor:
+        return _whole(self.state[name])
+
+
+def _whole(slots: Mapping[str, Tensor]) -> Tensor:
+    """The residual, with the deferred part subtracted."""
+    e = slots["e"]
+    return kernels.of(e).settled(e, slots["owed"]) if "owed" in slots else e

@@ -19,7 +19,7 @@ class SignumMemory(Memory):
     The momentum is written while encoding, in the same pass over memory; `abort` rolls it back.
     """
 
-    linear = ("m",)
+    roles = {"m": "momentum"}
 
     def __init__(self, momentum: float = MOMENTUM) -> None:
         super().__init__()

@@ -17,6 +17,10 @@ from ..registry import register
 class ACPSGDCompressor(LowRankCompressor):
     """Low rank: alternates between averaging P = M orth(Q) and Q = Mᵀ orth(P), one per step; the result is P Qᵀ.
 
+        M = e + g as an n × m matrix
+        even steps: B = orth(Q),  P = mean(M B),   result P Bᵀ,  e = M - (M B) Bᵀ
+        odd steps:  B = orth(P),  Q = mean(Mᵀ B),  result B Qᵀ,  e = M - B (Mᵀ B)ᵀ
+
     rank: the number of columns of each factor; 1 to 4 is usual.
     min_compression_rate: tensors whose factors are not this many times smaller are sent uncompressed.
     start_iter: gradients are averaged uncompressed before this step.

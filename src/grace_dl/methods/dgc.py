@@ -10,14 +10,14 @@ import math
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor
 
 from .. import kernels
 from ..compressor.base import Context, Payload, Spec
 from ..compressor.sparse import IndexedCodec, check_ratio
 from ..errors import ConfigError
 from ..kernels import Correction, Kernels, Source
-from ..kernels.check import broken, payload_parts
+from ..kernels.check import payload_parts
+from ..kernels.faults import Fault
 from ..kernels.wire import Sampling, Sent, index_bytes, selected
 from ..key import Key
 from ..registry import Stages, register
@@ -79,9 +79,13 @@ def warmup(
     reference="Lin 2018, ICLR",
     memories=("dgc", "residual"),
     schedule=warmup,
+    communicator={1: "allgather", 5: "sparse_allreduce"},
 )
 class DgcCompressor(IndexedCodec):
     """Sends at most k elements above a sampled threshold; pair it with the `dgc` memory.
+
+        S = elements with |v| ≥ t, at most k;  t is estimated from a sample
+        Q(v) = v in S, else 0
 
     ratio: share of the elements sent, once the warm-up is over.
     sample_ratio, strided_sample: the share of elements sampled for the threshold, at a stride or at random;
@@ -159,26 +163,18 @@ class DgcCompressor(IndexedCodec):
         if not all(state.v.numel() for state in states):
             return super().encode_corrected_(states, keys, momentum, nesterov, outs)
         found, samplings = [], []
-        for (_, v, _, _), key, out in zip(states, keys, outs):
+        for (_, v, *_), key, out in zip(states, keys, outs):
             payload = self.allocate(v.numel(), v.dtype, v.device) if out is None else out
             samplings.append(self._sampling(v.numel(), payload[0].numel(), key))
             found.append((payload, Context(v.shape, v.dtype, key)))
         step = kernels.of(states[0].v).dgc_step_
         return found, step(states, momentum, nesterov, samplings, [payload for payload, _ in found])
 
-    def settle_(
-        self,
-        vs: Sequence[Tensor],
-        ms: Sequence[Tensor] | None,
-        payloads: Sequence[Payload],
-        ctxs: Sequence[Context],
-    ) -> None:
-        sent = [(values, index, int(count.item())) for values, index, count in payloads]
-        kernels.of(vs[0]).dgc_commit_(vs, ms, sent)
+    def _faults(self, kernel: Kernels, payload: Payload, ctx: Context, most: float) -> Fault:
+        values, index, count = payload
+        return kernel.check_sparse(values, index, ctx.numel, most, count)
 
     def _sent(self, payload: Payload, numel: int, dtype: torch.dtype) -> Sent:
         payload_parts(payload, self.spec(numel, dtype))
-        count, places = int(payload[2].item()), payload[0].numel()
-        if not 0 <= count <= places:
-            raise broken(f"{count} of {places} elements are announced")
-        return payload[0], payload[1], count
+        values, index, count = payload
+        return values, index, count

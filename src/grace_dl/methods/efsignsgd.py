@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,8 @@ from .. import kernels
 from ..compressor.base import Context, Payload, Spec, work_dtype
 from ..compressor.codec import DeferredResidualCodec
 from ..kernels import Kernels, Source
-from ..kernels.wire import packed_bytes
+from ..kernels.faults import Fault
+from ..kernels.wire import Payloads, packed_bytes
 from ..key import Key
 from ..registry import register
 from ..settings import number
@@ -28,8 +31,12 @@ def checked_rate(lr: float) -> float:
 class EFSignSGDCompressor(DeferredResidualCodec):
     """Sends mean(abs x) * sign(x) of x = e + lr * g; the result is the mean over workers divided by lr.
 
+        Q(x) = mean|x| · sign(x)
+
     lr: the learning rate of the optimizer; the residual is stored in units of its step.
     """
+
+    elementwise = True
 
     def __init__(self, lr: float = LEARNING_RATE) -> None:
         super().__init__()
@@ -42,8 +49,16 @@ class EFSignSGDCompressor(DeferredResidualCodec):
         kernel.scaled_sign_encode(source, *out)
         return out
 
-    def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
+    def _faults(self, kernel: Kernels, payload: Payload, ctx: Context, most: float) -> Fault:
+        return kernel.check_scales(payload[1], most * min(1.0, self.lr))
+
+    def _accumulate(self, out: Tensor, payload: Payload, ctx: Context) -> None:
         kernels.of(out).scaled_sign_add(out, *payload)
 
-    def finish_(self, out: Tensor, workers: int) -> None:
-        out.div_(workers * self.lr)
+    def _divisor(self, workers: int) -> float:
+        return workers * self.lr
+
+    def _combine(
+        self, kernel: Kernels, outs: Sequence[Tensor], payloads: Payloads, ctxs: Sequence[Context]
+    ) -> None:
+        kernel.scaled_sign_combine_(outs, payloads, self._divisor(len(payloads[0])))

@@ -12,6 +12,9 @@ from ..compressor.base import Context, Payload
 from ..compressor.codec import KernelCodec
 from ..errors import PayloadError
 from ..kernels import Kernels, Source
+from ..kernels.check import payload_parts
+from ..kernels.faults import Fault
+from ..kernels.wire import packed_bytes
 from ..key import Key
 from ..registry import register
 from ..settings import number
@@ -20,6 +23,8 @@ from ..settings import number
 @register("inceptionn", family="lower precision", bits="2 to 34, varies", reference="Li 2018, MICRO")
 class INCEPTIONNCompressor(KernelCodec):
     """Drops values below the error bound, sends others as 8- or 16-bit multiples of it, and large values uncompressed.
+
+        b the bound:  Q(x) = 0 if |x| < b,  b · round(x / b) if |x| < 32768 b,  else x
 
     error_bound: no element is off by more than this; the largest power of two that does not exceed it is used, because
     multiples of a power of two are exact.
@@ -39,9 +44,29 @@ class INCEPTIONNCompressor(KernelCodec):
     def _run(self, kernel: Kernels, source: Source, key: Key, out: Payload) -> Payload:
         return kernel.inceptionn_encode(source, self.error_bound)
 
-    def _add(self, out: Tensor, payload: Payload, ctx: Context, alpha: float) -> None:
+    def check(self, payload: Payload, numel: int, dtype: torch.dtype) -> None:
         if len(payload) != 4:
             raise PayloadError(
                 f"{len(payload)} tensors arrived where 4 belong; the peer uses another method."
             )
+        small, medium, raw = (part.numel() for part in payload[1:])
+        if max(small, medium, raw) > numel:
+            raise PayloadError(
+                f"{max(small, medium, raw)} values arrived for {numel} elements: broken bytes."
+            )
+        kinds = (
+            (torch.uint8, packed_bytes(numel, 2)),
+            (torch.uint8, small),
+            (torch.int16, medium),
+            (dtype, raw),
+        )
+        payload_parts(payload, kinds)
+
+    def _faults(self, kernel: Kernels, payload: Payload, ctx: Context, most: float) -> Fault:
+        tags, small, medium, raw = payload
+        return kernel.check_inceptionn(
+            tags, (small.numel(), medium.numel(), raw.numel()), raw, ctx.numel, most
+        )
+
+    def _add(self, out: Tensor, payload: Payload, ctx: Context, alpha: float) -> None:
         kernels.of(out).inceptionn_add(out, payload, self.error_bound, alpha)

@@ -11,10 +11,14 @@ from ..registry import register
     family="lower precision",
     bits="4.1",
     reference="Dettmers 2022, ICLR (blockwise)",
-    communicator="alltoall",
 )
 class Int4Compressor(BlockCompressor):
-    """Integers of 4 bits, stochastically rounded, with the absmax of each block of 256 as its scale."""
+    """Integers of 4 bits, stochastically rounded, with the absmax of each block of 256 as its scale.
+
+        s = max|x| / 7 for each block,  Q(x) = s · sign(x) · ⌊|x| / s + u⌋
+
+    u is uniform in [0, 1), so that rounding is unbiased. Every block sends its scale s.
+    """
 
     block = 256
     levels = 7

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from ..compressor.base import Context, Payload, Spec
 from ..compressor.codec import Codec
+from ..kernels import Kernels
+from ..kernels.faults import Fault
 from ..key import Key
 from ..registry import register
 
@@ -30,5 +32,8 @@ class NoneCompressor(Codec):
         out[0].copy_(x)
         return out
 
-    def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
+    def _faults(self, kernel: Kernels, payload: Payload, ctx: Context, most: float) -> Fault:
+        return kernel.check_values(payload[0], most)
+
+    def _accumulate(self, out: Tensor, payload: Payload, ctx: Context) -> None:
         out.add_(payload[0].view_as(out))

@@ -18,6 +18,9 @@ from ..settings import whole
 class PowerSGDCompressor(LowRankCompressor):
     """Low rank: averages P = M Q, orthonormalises it, averages Q = Mᵀ P; the result is P Qᵀ.
 
+        M = e + g as an n × m matrix
+        P = orth(mean(M Q)),  Q = mean(Mᵀ P),  result P Qᵀ,  e = M - P (Mᵀ P)ᵀ
+
     rank: the number of columns of each factor; 1 to 4 is usual.
     min_compression_rate: tensors whose factors are not this many times smaller are sent uncompressed.
     num_iters_per_step: power iterations per step, two all-reduces each.

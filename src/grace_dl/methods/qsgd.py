@@ -13,6 +13,8 @@ from ..settings import choice, whole
 class QSGDCompressor(BlockCompressor):
     """Levels of a bucket's norm, stochastically rounded: norm * sign * xi / quantum_num.
 
+        s = ‖bucket‖ / quantum_num,  Q(x) = s · sign(x) · ⌊|x| / s + u⌋,  u uniform in [0, 1)
+
     quantum_num: the number of levels between zero and the norm; 127 takes one byte per element.
     bucket_size: elements that share a norm.
     norm: "l2", as in the paper, or "max", which has a smaller error.

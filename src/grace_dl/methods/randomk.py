@@ -12,7 +12,7 @@ from ..compressor.base import Context, Payload, Spec
 from ..compressor.sparse import SparseCodec, check_ratio
 from ..errors import UnsupportedError
 from ..kernels import Kernels, Source
-from ..kernels.check import payload_parts
+from ..kernels.faults import Fault
 from ..kernels.wire import selected
 from ..key import Key
 from ..registry import register
@@ -28,6 +28,9 @@ from ..settings import flag
 )
 class RandomKCompressor(SparseCodec):
     """Sends the values at k random indices, which are the same on every rank, so payloads can be summed.
+
+        S = one random index from each of k strata, the same on all ranks
+        Q(x) = x in S, else 0;  scaled: |stratum| · x in S, which makes E Q(x) = x
 
     The tensor is split into k strata whose sizes differ by at most one, and one index is drawn in each. Every element
     is as likely as with k draws without replacement; the variance is lower, indices are sorted and distinct at O(k)
@@ -62,8 +65,10 @@ class RandomKCompressor(SparseCodec):
         kernel.randomk_encode(source, key.shared_word(), scaled, out[0])
         return out
 
+    def _faults(self, kernel: Kernels, payload: Payload, ctx: Context, most: float) -> Fault:
+        return kernel.check_values(payload[0], most)
+
     def _add(self, out: Tensor, payload: Payload, ctx: Context, alpha: float) -> None:
-        payload_parts(payload, self.spec(out.numel(), out.dtype))
         check_size(out.numel(), payload[0].numel())
         kernels.of(out).randomk_add(out, payload[0], ctx.key.shared_word(), alpha)
 

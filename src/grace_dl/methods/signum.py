@@ -22,6 +22,8 @@ def checked_momentum(momentum: float) -> float:
 class SignumCompressor(SignCompressor):
     """Signs of the momentum m = momentum * m + (1 - momentum) * g, combined by majority vote over workers.
 
+        m = momentum · m + (1 - momentum) · g,  result = sign(Σ sign(m)) over workers
+
     momentum: the weight of the previous momentum.
     """
 

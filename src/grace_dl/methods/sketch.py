@@ -9,7 +9,7 @@ from .. import kernels
 from ..compressor.base import Context, Payload, Spec
 from ..compressor.codec import KernelCodec
 from ..kernels import Kernels, Source
-from ..kernels.check import payload_parts
+from ..kernels.faults import MEAN_NOT_FINITE, Fault, worst
 from ..kernels.wire import packed_bytes
 from ..key import Key
 from ..registry import register
@@ -19,6 +19,8 @@ from ..settings import choice
 @register("sketch", family="quantiser", bits="log2(quantiles)", reference="Jiang 2018 (SketchML), SIGMOD")
 class SketchCompressor(KernelCodec):
     """Codes each element by its quantile bucket; a bucket is decoded to the mean of its elements.
+
+        Q(x) = mean of the elements between the two quantiles around x
 
     quantiles: the number of buckets, a power of two from 2 to 256.
     """
@@ -41,7 +43,11 @@ class SketchCompressor(KernelCodec):
         kernel.sketch_encode(source, self._bits, *out)
         return out
 
+    def _faults(self, kernel: Kernels, payload: Payload, ctx: Context, most: float) -> Fault:
+        codes, means = payload
+        found = kernel.check_values(means, most, MEAN_NOT_FINITE)
+        return worst(found, kernel.check_padding(codes, ctx.numel, self._bits))
+
     def _add(self, out: Tensor, payload: Payload, ctx: Context, alpha: float) -> None:
-        payload_parts(payload, self.spec(out.numel(), out.dtype))
         codes, means = payload
         kernels.of(out).sketch_add(out, codes, means, self._bits, alpha)

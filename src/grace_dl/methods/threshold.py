@@ -20,9 +20,12 @@ from ..settings import number
     family="sparsifier",
     bits="varies: value + coded index an element sent",
     reference="Strom 2015, Interspeech",
+    communicator={1: "allgather", 5: "sparse_allreduce"},
 )
 class ThresholdCompressor(IndexedCodec):
     """Sends the elements with |x| >= threshold; their number depends on the data and may be zero.
+
+        Q(x) = x if |x| ≥ threshold, else 0
 
     threshold: the smallest magnitude that is sent, in units of the gradient.
     value_dtype: "float16" or "bfloat16" halves the values on the wire; None sends the gradient's own precision.
@@ -43,10 +46,13 @@ class ThresholdCompressor(IndexedCodec):
         kind = value_dtype(self.value_dtype, source.x.dtype)
         return list(kernel.threshold_encode(source, self.threshold, kind))
 
+    def check(self, payload: Payload, numel: int, dtype: torch.dtype) -> None:
+        self._sent(payload, numel, dtype)
+
     def _sent(self, payload: Payload, numel: int, dtype: torch.dtype) -> Sent:
         count = payload[0].numel() if payload else 0
         if count > numel:
             raise PayloadError(f"{count} values arrived for {numel} elements: a peer sent a broken payload.")
         kind = value_dtype(self.value_dtype, dtype)
         payload_parts(payload, ((kind, count), (torch.uint8, index_bytes(numel, count))))
-        return payload[0], payload[1], count
+        return payload[0], payload[1], None

@@ -14,10 +14,17 @@ from ..registry import register
 
 
 @register(
-    "topk", family="sparsifier", bits="ratio x (value + coded index)", reference="Aji & Heafield 2017, EMNLP"
+    "topk",
+    family="sparsifier",
+    bits="ratio x (value + coded index)",
+    reference="Aji & Heafield 2017, EMNLP",
+    communicator={1: "allgather", 5: "sparse_allreduce"},
 )
 class TopKCompressor(IndexedCodec):
     """Sends the k largest magnitudes with coded indices.
+
+        S = the k largest |x|,  k = ratio · d
+        Q(x) = x in S, else 0
 
     ratio: share of the elements sent, k = ratio * d rounded, at least 1. Ties are broken by the lowest
     index, so that every backend selects the same elements.
@@ -40,4 +47,4 @@ class TopKCompressor(IndexedCodec):
 
     def _sent(self, payload: Payload, numel: int, dtype: torch.dtype) -> Sent:
         payload_parts(payload, self.spec(numel, dtype))
-        return payload[0], payload[1], payload[0].numel()
+        return payload[0], payload[1], None

@@ -9,13 +9,19 @@ from .. import kernels
 from ..compressor.base import Context, Payload, Spec, work_dtype
 from ..compressor.codec import KernelCodec
 from ..kernels import Kernels, Source
+from ..kernels.faults import Fault
 from ..key import Key
 from ..registry import register
 
 
 @register("u8bit", family="lower precision", bits="8", reference="Dettmers 2015, ICLR 2016")
 class U8bitCompressor(KernelCodec):
-    """A sign and the nearest of 128 magnitudes spread over seven decades below the largest element."""
+    """A sign and the nearest of 128 magnitudes spread over seven decades below the largest element.
+
+        s = max|x|,  Q(x) = s · sign(x) · (the nearest magnitude t of the table to |x| / s)
+
+    The tensor has one scale s.
+    """
 
     elementwise = True
 
@@ -26,5 +32,8 @@ class U8bitCompressor(KernelCodec):
         kernel.u8bit_encode(source, *out)
         return out
 
-    def accumulate_(self, out: Tensor, payload: Payload, ctx: Context) -> None:
+    def _faults(self, kernel: Kernels, payload: Payload, ctx: Context, most: float) -> Fault:
+        return kernel.check_scales(payload[1], most)
+
+    def _accumulate(self, out: Tensor, payload: Payload, ctx: Context) -> None:
         kernels.of(out).u8bit_add(out, *payload)

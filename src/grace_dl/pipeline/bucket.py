@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UnsupportedError
+from ..kernels.check import has_memory
 
 
 @dataclass(slots=True)
@@ -56,8 +57,28 @@ def single(tensor: Tensor, name: str) -> Bucket:
     return Bucket(("tensor", name), [Segment(name, flat, flat.view(tensor.shape))], flat, compress_all=True)
 
 
+def packed(key: Hashable, names: Sequence[str], tensors: Sequence[Tensor], unit: int = 1) -> Bucket:
+    """A bucket with memory of its own that holds copies of tensors; each starts at a multiple of `unit` elements."""
+    for name, tensor in zip(names, tensors, strict=True):
+        check(tensor, name)
+    sizes = [-(-tensor.numel() // unit) * unit for tensor in tensors]
+    buffer = torch.empty(sum(sizes), dtype=tensors[0].dtype, device=tensors[0].device)
+    segments = []
+    for name, tensor, part in zip(names, tensors, buffer.split(sizes)):
+        flat = part[: tensor.numel()]
+        view = flat.view(tensor.shape)
+        view.copy_(tensor)
+        segments.append(Segment(name, flat, view))
+    return Bucket(key, segments, buffer if unit == 1 else None)
+
+
 def check(tensor: Tensor, name: str) -> None:
     """Reject gradients that cannot be compressed."""
+    if not has_memory(tensor):
+        raise UnsupportedError(
+            f"the gradient of {name!r} is a {type(tensor).__name__}, which has no memory of its own to compress; pass "
+            "plain tensors. For a model sharded by FSDP2, attach to the model instead of its optimizer."
+        )
     if tensor.layout is not torch.strided:
         raise UnsupportedError(
             f"the gradient of {name!r} is sparse ({tensor.layout}), which no method here compresses; "
@@ -65,7 +86,8 @@ def check(tensor: Tensor, name: str) -> None:
         )
     if not tensor.is_floating_point():
         raise UnsupportedError(
-            f"{name!r} has dtype {tensor.dtype}; gradients must be float16, bfloat16, float32 or float64."
+            f"{name!r} has dtype {tensor.dtype}; gradients must be float16, bfloat16, float32 or float64 (make a complex "
+            "parameter from real numbers, with torch.view_as_complex)."
         )
 
 

@@ -138,38 +138,58 @@ def _shaped(part: Tensor, shape: torch.Size) -> Tensor:
     return part.view(-1, *shape[1:]) if row and part.numel() % row == 0 else part
 
 
-def check_flags(flags: Sequence[int], rank: int) -> None:
-    """Reject invalid flags."""
+def check_flags(flags: Sequence[int], rank: int) -> list[Exception]:
+    """The error of a frame with invalid flags, if any."""
     for flag in (min(flags, default=USED), max(flags, default=USED)):
         if not UNUSED <= flag <= FAILED:
-            raise PayloadError(
-                f"the frame of rank {rank} holds flag {flag}, which does not exist: broken bytes."
-            )
+            return [
+                PayloadError(
+                    f"the frame of rank {rank} holds flag {flag}, which does not exist: broken bytes."
+                )
+            ]
+    return []
 
 
 class SumFrame:
     """The layout of payloads in a buffer of numbers that is summed over ranks.
 
-    The last numbers are flags, one per segment, that survive a sum: 0 unused, 1 used, NaN not finite, Inf failed.
+    The last numbers are flags as ones and zeros, whose sums tell in any floating-point type whether a rank set one:
+    for every segment whether it was used, for every segment whether it was not finite, and whether a segment failed.
     """
 
-    FLAGS = {UNUSED: 0.0, USED: 1.0, NONFINITE: math.nan, FAILED: math.inf}
-
-    def __init__(self, counts: Sequence[int], flags: int) -> None:
+    def __init__(self, counts: Sequence[int], segments: int) -> None:
         self.counts = list(counts)
-        self._flags = flags
-        self.numel = sum(counts) + flags
+        self.payload = sum(counts)
+        self._lanes = self.lane_count(segments)
+        self.numel = self.payload + self._lanes
 
     def split(self, frame: Tensor) -> tuple[list[Tensor], Tensor]:
         """Views of the payloads and of the flags."""
-        *payloads, flags = frame.split([*self.counts, self._flags])
+        *payloads, flags = frame.split([*self.counts, self._lanes])
         return payloads, flags
 
     @staticmethod
-    def read(total: float) -> int:
-        """The combined flag of all ranks."""
-        if math.isnan(total):
-            return NONFINITE
-        if math.isinf(total):
-            return FAILED
-        return USED if total > 0 else UNUSED
+    def lane_count(segments: int) -> int:
+        return 2 * segments + 1
+
+    @staticmethod
+    def lanes(flags: Tensor) -> Tensor:
+        """One rank's flags as they are summed."""
+        return torch.cat([flags == USED, flags == NONFINITE, (flags == FAILED).any().view(1)])
+
+    @staticmethod
+    def read(sums: Sequence[float], ranks: int) -> list[int]:
+        """The combined flags of all ranks.
+
+        >>> SumFrame.read([2, 0, 1, 0, 0, 1, 0], ranks=2) == [USED, UNUSED, NONFINITE]
+        True
+        """
+        for total in sums:
+            # Sums of up to `ranks` ones: 16-bit floats round them, but not by a tenth.
+            if not 0 <= total <= 1.1 * ranks:
+                raise PayloadError(f"flags of {ranks} ranks add up to {total}: broken bytes.")
+        half = len(sums) // 2
+        joint = [
+            NONFINITE if bad else USED if used else UNUSED for used, bad in zip(sums[:half], sums[half:-1])
+        ]
+        return [FAILED] * half if sums[-1] else joint

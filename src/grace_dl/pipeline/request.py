@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 
+import torch
 from torch import Tensor
 
 from ..transport.base import All, Done, Handle, Transport
@@ -49,13 +51,17 @@ class Gather:
 
 @dataclass(slots=True)
 class Spread:
-    """Like `Gather`, with one broadcast per rank; `parts` are the slots of all ranks, with this rank's filled in."""
+    """Like `Gather`, with one broadcast per rank; `parts` are the slots of all ranks, with this rank's filled in.
+
+    Slots may have different sizes.
+    """
 
     parts: Sequence[Tensor]
     rank: int
 
     def issue(self, transport: Transport, channel: int) -> Handle:
-        return All([transport.broadcast(part, root, channel) for root, part in enumerate(self.parts)])
+        roots = [root for root, part in enumerate(self.parts) if part.numel()]
+        return All([transport.broadcast(self.parts[root], root, channel) for root in roots])
 
     @property
     def payload_bytes(self) -> int:
@@ -100,11 +106,75 @@ class External:
 
 
 @dataclass(slots=True)
+class Grouped:
+    """A request among the ranks of a group: those of a node, or one of every node."""
+
+    request: Sum | Gather | Spread | Swap | External
+    transport: Transport
+    between: bool
+    """Whether the ranks are on different nodes. The first round of a bucket is within its node, always on channel 0."""
+    load: float = 1.0
+    """For the cost model: all bytes that leave the node meanwhile, relative to those of this rank."""
+
+    def issue(self, transport: Transport, channel: int) -> Handle:
+        return self.request.issue(self.transport, max(channel - 1, 0) if self.between else 0)
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.request.payload_bytes if self.between else 0
+
+    def leaving_bytes(self, size: int) -> int:
+        return self.request.leaving_bytes(self.transport.size)
+
+
+@dataclass(slots=True)
+class Idle:
+    """A round in which this rank exchanges nothing while others may."""
+
+    payload_bytes: int = 0
+
+    def issue(self, transport: Transport, channel: int) -> Handle:
+        return Done()
+
+    def leaving_bytes(self, size: int) -> int:
+        return 0
+
+
+@dataclass(slots=True)
 class Verdict:
-    """All rounds are complete. The reply is whether every bucket of the step was finite on every rank."""
+    """All rounds are complete, and nothing is decoded or committed yet.
 
-    finite: bool = True
-    errors: list[Exception] = field(default_factory=list)
+    `codes` are what the program must know before it goes on: flags of all ranks, faults of payloads. The driver reads
+    those of all buckets in one copy from the device and passes them to `decide`, which returns whether every rank's
+    part was finite, and the errors. The reply is whether all buckets of the step were finite.
+    """
+
+    codes: Sequence[int | Tensor] = ()
+    decide: Callable[[list[float]], tuple[bool, list[Exception]]] = lambda codes: (True, [])
 
 
-Request = Sum | Gather | Spread | Swap | External
+def failed(errors: list[Exception]) -> Verdict:
+    """The verdict on a bucket whose rounds cannot be completed."""
+    return Verdict((), lambda codes: (False, errors))
+
+
+def read(groups: Sequence[Sequence[int | Tensor]]) -> list[list[float]]:
+    """Codes of several programs as numbers; one copy for each device that holds some.
+
+    >>> import torch
+    >>> read([[1, torch.tensor([2, 3])], [], [torch.tensor(4)]])
+    [[1, 2.0, 3.0], [], [4.0]]
+    """
+    tensors = [code for codes in groups for code in codes if isinstance(code, Tensor)]
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for tensor in tensors:
+        by_device.setdefault(tensor.device, []).append(tensor.reshape(-1).to(torch.float32))
+    numbers = {device: iter(torch.cat(parts).tolist()) for device, parts in by_device.items()}
+    return [[number for code in codes for number in _numbers(code, numbers)] for codes in groups]
+
+
+def _numbers(code: int | Tensor, numbers: dict[torch.device, Iterator[float]]) -> Iterable[float]:
+    return islice(numbers[code.device], code.numel()) if isinstance(code, Tensor) else (code,)
+
+
+Request = Sum | Gather | Spread | Swap | External | Grouped | Idle

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..bench import summary
@@ -21,16 +22,44 @@ Record = dict[str, Any]
 
 def section(result: Result, anchor: str) -> Section:
     """Everything about one study: curves and tables for each task and link rate."""
-    body = [provenance(result)]
+    body, verdict = [provenance(result)], []
     groups = summary.groups(result.records)
     for (task, epochs, workers), records in groups.items():
-        body.append(f"<h3>{escape(task)}, {epochs} epochs, {workers} workers</h3>\n")
+        name = f"{task}, {epochs} epochs, {workers} workers"
+        body.append(f"<h3>{escape(name)}</h3>\n")
         body.append(_group(records, task))
+        verdict += _verdict(records, name)
     tasks = ", ".join(dict.fromkeys(task for task, _, _ in groups))
     labels, seeds = {label_of(r) for r in result.records}, {r["seed"] for r in result.records}
     rates = list(dict.fromkeys(link(r) for r in sorted(result.records, key=lambda r: r["bits"])))
     words = f"{len(labels)} methods, {len(seeds)} seed{'s' * (len(seeds) > 1)}; {', '.join(rates)}"
-    return Section(anchor, f"Accuracy: {tasks}", words, "".join(body))
+    return Section(anchor, f"Accuracy: {tasks}", words, "".join(body), verdict)
+
+
+def _verdict(records: Sequence[Record], name: str) -> list[str]:
+    """One line: the first method to reach the target at each rate, or what untimed runs say."""
+    target = summary.default_target(records)
+    said = []
+    for rate in summary.rates(records):
+        rows = summary.rows(records, rate, target)
+        plain = next((row for row in rows if row.label == DDP), None)
+        others = [row for row in rows if row.label != DDP and row.accuracy is not None]
+        if plain is None or plain.accuracy is None or target is None or not others:
+            continue
+        place = link(next(r for r in records if r["rate"] == rate))
+        timed = [row for row in others if row.speedup is not None]
+        if timed:
+            best = max(timed, key=lambda row: row.speedup or 0.0)
+            gain = best.speedup or 0.0
+            sooner = f"{number(gain)} × sooner than" if gain >= 1 else f"▼ {number(1 / gain)} × later than"
+            said.append(
+                f"at {place}, {best.label} reaches {percent(target)} % {sooner} plain DDP, and ends at "
+                f"{percent(best.accuracy or 0.0)} % (DDP {percent(plain.accuracy)} %)"
+            )
+        else:
+            close = sum(row.gap is not None and row.gap >= -summary.MARGIN for row in others)
+            said.append(f"{close} of {len(others)} methods end at most one point below plain DDP")
+    return [f"{name}: {'; '.join(said)}."] if said else []
 
 
 def _group(records: Sequence[Record], task: str) -> str:
@@ -54,7 +83,7 @@ def _group(records: Sequence[Record], task: str) -> str:
         if timed:
             places = ", ".join(dict.fromkeys(link(r) for r in records if r.get("timed_epochs")))
             out.append(
-                f'<p class="hint">At {escape(places)}, {min(timed)} epochs were timed and later ones taken to last as long as '
+                f'<p class="hint">At {escape(places)}, {escape(min(timed))} epochs were timed and later ones taken to last as long as '
                 "the last of them; the training, which does not depend on the link, is that of the other rate.</p>\n"
             )
     else:
@@ -73,21 +102,45 @@ def _group(records: Sequence[Record], task: str) -> str:
     return "".join(out)
 
 
-def _mean_curve(runs: Sequence[Record], field: str, label: str, words: str) -> list[charts.Point]:
+@dataclass(frozen=True)
+class Measure:
+    """What a chart shows of every evaluation."""
+
+    field: str
+    caption: str
+    axis: charts.Axis
+    factor: float
+    unit: str
+
+
+ACCURACY = Measure("accuracy", "Accuracy", charts.Axis("test accuracy", unit=" %"), 100, " %")
+LOSS = Measure("loss", "Loss", charts.Axis("test loss"), 1, "")
+
+
+def _mean_curve(
+    runs: Sequence[Record], field: str, label: str, words: str, shows: Measure
+) -> list[charts.Point]:
     """Means over seeds, for evaluations that all seeds have."""
     points = []
     for evaluations in zip(*(r["curve"] for r in runs)):
-        scores = [100 * e["accuracy"] for e in evaluations]
+        if any(shows.field not in e for e in evaluations):
+            continue
+        scores = [shows.factor * e[shows.field] for e in evaluations]
         x = statistics.fmean(e[field] for e in evaluations)
         mean = statistics.fmean(scores)
         shown = size(x) if field == "bytes" else f"{number(x)} s"
-        title = f"{label}: {mean:.2f} % {words} {shown}, epoch {evaluations[0]['epoch']:g}"
+        digits = 2 if shows is ACCURACY else 4
+        title = f"{label}: {mean:.{digits}f}{shows.unit} {words} {shown}, epoch {evaluations[0]['epoch']:g}"
         points.append(charts.Point(x / 1e6 if field == "bytes" else x, mean, title, min(scores), max(scores)))
     return points
 
 
-def _marks(target: float | None) -> list[charts.Mark]:
-    return [] if target is None else [charts.Mark(100 * target, f"target {percent(target)} %")]
+def _marks(target: float | None, shows: Measure) -> list[charts.Mark]:
+    return (
+        []
+        if target is None or shows is not ACCURACY
+        else [charts.Mark(100 * target, f"target {percent(target)} %")]
+    )
 
 
 def _against_seconds(
@@ -99,20 +152,21 @@ def _against_seconds(
     task: str,
 ) -> str:
     chosen = [r for r in records if r["rate"] == rate and r["timed"]]
-    series = []
-    for label in ranked:
-        points = _mean_curve([r for r in chosen if label_of(r) == label], "seconds", label, "after")
-        if points:
-            series.append(charts.Series(label, kinds[label], points))
-    if not series:
+    drawn = []
+    for shows in (ACCURACY, LOSS):
+        series = []
+        for label in ranked:
+            runs = [r for r in chosen if label_of(r) == label]
+            if points := _mean_curve(runs, "seconds", label, "after", shows):
+                series.append(charts.Series(label, kinds[label], points))
+        if series:
+            caption = f"{shows.caption} against training time, {link(chosen[0])}"
+            across = charts.Axis("seconds of training, evaluations left out")
+            lines = charts.lines(f"{caption}: {task}", series, across, shows.axis, _marks(target, shows))
+            drawn.append(figure(caption, lines))
+    if not drawn:
         return ""
-    caption = f"Accuracy against training time, {link(chosen[0])}"
-    across = charts.Axis("seconds of training, evaluations left out")
-    drawn = charts.lines(
-        f"{caption}: {task}", series, across, charts.Axis("test accuracy", unit=" %"), _marks(target)
-    )
-    rows = summary.rows(records, rate, target)
-    return figure(caption, drawn) + _time_bars(rows, link(chosen[0]), target)
+    return "".join(drawn) + _time_bars(summary.rows(records, rate, target), link(chosen[0]), target)
 
 
 def _time_bars(rows: Sequence[summary.Row], place: str, target: float | None) -> str:
@@ -138,20 +192,20 @@ def _time_bars(rows: Sequence[summary.Row], place: str, target: float | None) ->
 def _against_bytes(
     records: Sequence[Record], ranked: Sequence[str], kinds: dict[str, str], target: float | None, task: str
 ) -> str:
-    series = []
-    for label in ranked:
-        runs = {r["seed"]: r for r in records if label_of(r) == label}  # bytes are the same at any rate
-        points = [p for p in _mean_curve(list(runs.values()), "bytes", label, "after sending") if p.x > 0]
-        if points:
-            series.append(charts.Series(label, kinds[label], points))
-    if not series:
-        return ""
-    caption = "Accuracy against bytes sent"
-    across = charts.Axis("MB that left a rank", log=True)
-    drawn = charts.lines(
-        f"{caption}: {task}", series, across, charts.Axis("test accuracy", unit=" %"), _marks(target)
-    )
-    return figure(caption, drawn)
+    drawn = []
+    for shows in (ACCURACY, LOSS):
+        series = []
+        for label in ranked:
+            runs = {r["seed"]: r for r in records if label_of(r) == label}  # bytes are the same at any rate
+            curve = _mean_curve(list(runs.values()), "bytes", label, "after sending", shows)
+            if points := [p for p in curve if p.x > 0]:
+                series.append(charts.Series(label, kinds[label], points))
+        if series:
+            caption = f"{shows.caption} against bytes sent"
+            across = charts.Axis("MB that left a rank", log=True)
+            lines = charts.lines(f"{caption}: {task}", series, across, shows.axis, _marks(target, shows))
+            drawn.append(figure(caption, lines))
+    return "".join(drawn)
 
 
 def _table(rows: Sequence[summary.Row], place: str, target: float | None) -> str:
@@ -188,6 +242,10 @@ def _table(rows: Sequence[summary.Row], place: str, target: float | None) -> str
                 Cell(str(row.runs), row.runs),
                 end,
                 gap,
+                Cell("–") if row.loss is None else Cell(f"{row.loss:.4f}", row.loss),
+                Cell("–")
+                if row.loss_over_ddp is None
+                else Cell(f"{row.loss_over_ddp:.4f}", row.loss_over_ddp),
                 when,
                 *gains,
                 Cell("–") if row.seconds is None else Cell(number(row.seconds), row.seconds),
@@ -200,6 +258,8 @@ def _table(rows: Sequence[summary.Row], place: str, target: float | None) -> str
         "runs",
         "final accuracy %",
         "− DDP",
+        "final loss",
+        "÷ DDP",
         "s to target",
         "speed-up over DDP",
         "speed-up over bf16",

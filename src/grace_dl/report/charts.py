@@ -145,7 +145,8 @@ def lines(
         out.append(f'<text class="note" x="{left + 6}" y="{up(mark.y) - 5:.1f}">{escape(mark.text)}</text>')
     named = [s for s in series if s.kind != "rest" or len(series) <= COLOURS + 2]
     out += _names(named, across, up, WIDTH - right, top, height - bottom)
-    return "".join([*out, "</svg>"])
+    # A narrow screen does not show the right end of the chart, where the names are.
+    return "".join([legend([(s.kind, s.label) for s in named], "legend narrow"), *out, "</svg>"])
 
 
 def bars(
@@ -207,14 +208,14 @@ def bars(
     return "".join([*out, *values, "</svg>"])
 
 
-def legend(entries: Sequence[tuple[str, str]]) -> str:
-    """Names of classes, for bars of several parts."""
+def legend(entries: Sequence[tuple[str, str]], style: str = "legend") -> str:
+    """Names of classes, for bars of several parts and for lines on narrow screens."""
     keys = "".join(
         f'<li><svg width="14" height="14" aria-hidden="true"><rect class="{kind}" width="14" height="14" rx="2"/></svg>'
         f"{escape(text)}</li>"
         for kind, text in entries
     )
-    return f'<ul class="legend">{keys}</ul>'
+    return f'<ul class="{style}">{keys}</ul>'
 
 
 def _open(name: str, height: int) -> str:

@@ -27,6 +27,8 @@ class Section:
     summary: str
     """One line, for the contents."""
     body: str
+    verdict: Sequence[str] = ()
+    """What the file shows, in a line each, for the top of the page."""
 
 
 def page(sections: Sequence[Section], title: str = "What gradient compression buys") -> str:
@@ -39,6 +41,8 @@ def page(sections: Sequence[Section], title: str = "What gradient compression bu
     bodies = "\n".join(
         f'<section id="{s.anchor}"><h2>{escape(s.title)}</h2>\n{s.body}</section>' for s in sections
     )
+    found = "".join(f"<li>{escape(line)}</li>" for s in sections for line in s.verdict)
+    verdict = f'<div class="verdict"><h2>In short</h2><ul>{found}</ul></div>\n' if found else ""
     made = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     return f"""<!doctype html>
 <html lang="en">
@@ -57,7 +61,7 @@ def page(sections: Sequence[Section], title: str = "What gradient compression bu
 <h1>{escape(title)}</h1>
 <p class="meta">Written by grace {escape(__version__)} on {made}. Times are those of the machines named below; ratios are taken
 within one run. <span class="bad">▼ marks what is slower or less accurate than plain DDP.</span></p>
-<nav aria-label="Contents"><ul>{contents}</ul></nav>
+{verdict}<nav aria-label="Contents"><ul>{contents}</ul></nav>
 </header>
 <main>
 {bodies}

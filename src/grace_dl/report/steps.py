@@ -29,15 +29,33 @@ def section(result: Result, anchor: str) -> Section:
         # Link rates share one chart; other settings, such as hosts reached by ssh, have one each.
         where = "" if result.benchmark == "link" else f", {link(r)}"
         parts.setdefault((r["model"], r["workers"], where), []).append(r)
-    body = [provenance(result)]
+    body, verdict = [provenance(result)], []
     for (model, workers, where), records in parts.items():
         name = f"{model}, {workers} workers{where}"
         body.append(f"<h3>{escape(name)}</h3>\n{_part(records, name)}")
+        verdict += _verdict(records, name)
     models = ", ".join(dict.fromkeys(model for model, _, _ in parts))
     worlds = " and ".join(str(w) for w in dict.fromkeys(workers for _, workers, _ in parts))
     rates = list(dict.fromkeys(link(r) for r in sorted(result.records, key=lambda r: r["bits"])))
     what = "Steps over links" if result.benchmark == "link" else "Steps on one machine"
-    return Section(anchor, f"{what}: {models}", f"{worlds} workers; {', '.join(rates)}", "".join(body))
+    title = f"{what}: {models}, {worlds} workers"
+    return Section(anchor, title, ", ".join(rates), "".join(body), verdict)
+
+
+def _verdict(records: Sequence[Record], name: str) -> list[str]:
+    """One line: the fastest method at each rate, compared with plain DDP."""
+    said: list[str] = []
+    for place in sorted({r["bits"] for r in records}):
+        own = [r for r in records if r["bits"] == place]
+        plain = next((r for r in own if r["method"] == DDP), None)
+        others = [r for r in own if not of_pytorch(r)]
+        if plain is None or not others:
+            continue
+        best = min(others, key=lambda r: r["over_reference"])
+        gain = 1 / over_plain(best, plain)
+        than = "" if said else " faster than plain DDP"
+        said.append(f"{'▼ ' if gain < 1 else ''}{number(gain)} ×{than} at {link(best)} ({label_of(best)})")
+    return [f"{name}, fastest step: {', '.join(said)}."] if said else []
 
 
 def _part(records: Sequence[Record], name: str) -> str:
@@ -85,33 +103,30 @@ def _brief(
         if not others:
             continue
         best = min(others, key=lambda r: r["over_reference"])
-        row: list[Cell | str] = [
-            Cell(link(best), place),
-            Cell(milliseconds(best["reference_seconds"]), best["reference_seconds"]),
-        ]
+        row: list[Cell | str] = [Cell(link(best), place), label_of(best)]
+        row.append("–" if plain is None else _gain(1 / over_plain(best, plain)))
         row += [
             Cell("–") if r is None else Cell(number(r["over_reference"]), r["over_reference"])
-            for r in (plain, rival)
+            for r in (best, plain, rival)
         ]
-        row += [label_of(best), Cell(number(best["over_reference"]), best["over_reference"])]
+        row.append(Cell(milliseconds(best["reference_seconds"]), best["reference_seconds"]))
         if plain is None:
-            row += ["–", "–"]
+            row.append("–")
         else:
-            gain = 1 / over_plain(best, plain)
             slower = [label_of(r) for r in others if over_plain(r, plain) > 1]
             words = f"▼ {len(slower)} of {len(others)}: {_some(slower)}" if slower else "no method"
-            row += [_gain(gain), Cell(words, float(len(slower)), "bad" if slower else "")]
+            row.append(Cell(words, float(len(slower)), "bad" if slower else ""))
         rows.append(row)
     if not rows:  # baselines alone
         return ""
     columns = [
         "link|",
-        "silent step",
+        "best method|",
+        "× faster than DDP",
+        "its step",
         "plain DDP",
         "fp16 hook",
-        "best method|",
-        "its step",
-        "× faster than DDP",
+        "silent step",
         "slower than DDP|",
     ]
     return table("Summary (steps as multiples of the silent step, which has no communication)", columns, rows)

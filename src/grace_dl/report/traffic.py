@@ -57,7 +57,14 @@ def section(result: Result, anchor: str) -> Section:
     body.append(
         table("Per rank and step; the wire includes protocol headers and acknowledgements", columns, rows_)
     )
-    hosts = ", ".join(str(w) for w in worlds)
-    return Section(
-        anchor, "Bytes on the wire", f"{hosts} hosts, {result.records[0]['numel']:,} float32", "".join(body)
+    ratios = [r["measured_bytes"] / r["leaving_bytes"] for r in result.records if r["leaving_bytes"]]
+    verdict = (
+        [
+            f"Bytes counted on the wire are {number(min(ratios), 4)} to {number(max(ratios), 4)} times the reported ones."
+        ]
+        if ratios
+        else []
     )
+    hosts = ", ".join(str(w) for w in worlds)
+    words = f"{hosts} hosts, {result.records[0]['numel']:,} float32"
+    return Section(anchor, "Bytes on the wire", words, "".join(body), verdict)

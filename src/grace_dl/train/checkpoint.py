@@ -5,56 +5,116 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import StateError
+from .. import digest
+from ..errors import GraceError, StateError
+from ..formatting import size
+from ..output_files import replacing
 
-FORMAT = 2
-_STEP = re.compile(r"step(\d+)\.rank(\d+)\.pt")
+FORMAT = 3
+_FILE = re.compile(r"(?:step(\d+)|best)\.rank(\d+)of(\d+)\.pt")
+
+
+class Saved(NamedTuple):
+    """A checkpoint: its step, and the number of ranks that saved it. The best one has no step in its name."""
+
+    step: int | None
+    ranks: int
+
+    def name(self, rank: int) -> str:
+        """The name of a rank's file."""
+        start = "best" if self.step is None else f"step{self.step:09d}"
+        return f"{start}.rank{rank}of{self.ranks}.pt"
 
 
 class Checkpoints:
-    """The checkpoints of one rank; the folder may be shared by all ranks or local to each machine."""
+    """The checkpoints of one rank; the folder may be shared by all ranks or local to each machine.
 
-    def __init__(self, folder: Path, rank: int, keep: int) -> None:
-        self.folder, self.rank, self.keep = folder, rank, keep
-        for torn in folder.glob(f".rank{rank}.*"):
-            torn.unlink(missing_ok=True)  # left by a process that was killed while writing
+    A run may continue on a different number of ranks, so the folder may hold files of several numbers of ranks.
+    """
+
+    def __init__(self, folder: Path, rank: int, ranks: int, keep: int) -> None:
+        self.folder, self.rank, self.ranks, self.keep = folder, rank, ranks, keep
+        self._prefix = f".rank{rank}."
+
+    def files(self) -> set[tuple[Saved, int]]:
+        """All files in the folder, with the rank that wrote each."""
+        matches = (_FILE.fullmatch(path.name) for path in self.folder.glob("*.pt"))
+        return {
+            (Saved(None if match[1] is None else int(match[1]), int(match[3])), int(match[2]))
+            for match in matches
+            if match
+        }
 
     def steps(self) -> list[int]:
-        """The steps that have a checkpoint, oldest first."""
-        found = (_STEP.fullmatch(path.name) for path in self.folder.glob("step*"))
-        return sorted(int(match[1]) for match in found if match and int(match[2]) == self.rank)
+        """The steps at which this rank has saved, oldest first."""
+        mine = (saved for saved, rank in self.files() if (rank, saved.ranks) == (self.rank, self.ranks))
+        return sorted(saved.step for saved in mine if saved.step is not None)
 
-    def path(self, step: int) -> Path:
-        return self.folder / f"step{step:09d}.rank{self.rank}.pt"
-
-    @property
-    def best(self) -> Path:
-        return self.folder / f"best.rank{self.rank}.pt"
+    def path(self, step: int | None) -> Path:
+        """The file of this rank for a step, or for the best evaluation."""
+        return self.folder / Saved(step, self.ranks).name(self.rank)
 
     def save(self, step: int, state: Mapping[str, Any], best: bool = False) -> None:
         """Write a checkpoint, then delete those that are too old."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with _Atomic(self.path(step), self.rank) as temporary:
-            torch.save(dict(state), temporary)
-        if best:
-            with _Atomic(self.best, self.rank) as temporary:
-                _duplicate(self.path(step), temporary)
-        for old in self.steps()[: -self.keep]:
-            self.path(old).unlink(missing_ok=True)
+        target = self.path(step)
+        try:
+            with replacing(target, self._prefix) as temporary:
+                torch.save(digest.sealed(state), temporary)
+            if best:
+                with replacing(self.path(None), self._prefix) as temporary:
+                    _duplicate(target, temporary)
+        except (OSError, RuntimeError) as error:
+            free = size(shutil.disk_usage(self.folder).free)
+            raise GraceError(
+                f"the checkpoint {target} could not be written ({free} are free there): {error}. Make room; the same command "
+                "then resumes from the checkpoint before."
+            ) from error
+        self._delete_old(best)
+
+    def _delete_old(self, best: bool) -> None:
+        """Delete what is older than the newest steps of this rank."""
+        kept = self.steps()[-self.keep :]
+        oldest = kept[0] if len(kept) == self.keep else 0
+        for saved, path in self._mine():
+            if best and saved.ranks != self.ranks if saved.step is None else saved.step < oldest:
+                path.unlink(missing_ok=True)
+
+    def start_from(self, step: int) -> None:
+        """Delete what a run has left that was killed: half-written files, and steps after the one it resumes from.
+
+        Only while no other run uses the folder.
+        """
+        for torn in self.folder.glob(f"{self._prefix}*"):
+            torn.unlink(missing_ok=True)
+        for saved, path in self._mine():
+            if saved.step is not None and saved.step > step:
+                path.unlink(missing_ok=True)
+
+    def _mine(self) -> list[tuple[Saved, Path]]:
+        """The files of this rank, and its share of those of ranks that no longer exist."""
+        return [
+            (saved, self.folder / saved.name(rank))
+            for saved, rank in self.files()
+            if rank == self.rank or (rank >= self.ranks and rank % self.ranks == self.rank)
+        ]
 
     def load(self, path: Path) -> dict[str, Any] | None:
-        """Load a checkpoint; None, with a warning, if the file cannot be read."""
+        """Load a checkpoint; None, with a warning, if the file cannot be read or is damaged."""
         try:
             # Tensors, numbers and strings only: loading runs no code from the file.
-            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            state: Any = torch.load(path, map_location="cpu", weights_only=True)
+            if not isinstance(state, dict):
+                raise StateError(f"it holds a {type(state).__name__}, not a checkpoint")
+            if state.get("format") == FORMAT:
+                digest.check(state, "the checkpoint")
         except Exception as error:
             warnings.warn(f"{path} cannot be read and is ignored: {error}", stacklevel=2)
             return None
@@ -66,41 +126,9 @@ class Checkpoints:
         return state
 
 
-class _Atomic:
-    """A temporary file that replaces `target` once its content is on disk."""
-
-    def __init__(self, target: Path, rank: int) -> None:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".rank{rank}.")
-        os.close(handle)
-        self.target, self.temporary = target, Path(name)
-
-    def __enter__(self) -> Path:
-        return self.temporary
-
-    def __exit__(self, kind: Any, *rest: Any) -> None:
-        if kind is not None:
-            self.temporary.unlink(missing_ok=True)
-            return
-        with open(self.temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.chmod(self.temporary, 0o644)
-        os.replace(self.temporary, self.target)
-        folder = os.open(self.target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
 def _duplicate(source: Path, target: Path) -> None:
     target.unlink()
     try:
         os.link(source, target)
     except OSError:  # a file system without links
         shutil.copyfile(source, target)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a small text file atomically."""
-    with _Atomic(path, 0) as temporary:
-        temporary.write_text(text)

@@ -23,8 +23,8 @@ class TrainConfig:
     Each object has its own tree of settings. Pickling stores the sources, and unpickling runs the files again.
 
     >>> config = TrainConfig.from_files(["configs/synthetic.py"], overrides={"train.num_epochs": 2}, suffix=".short")
-    >>> config.settings.train.num_epochs, str(config.folder(ranks=8))
-    (2, 'runs/synthetic.short.np8')
+    >>> config.settings.train.num_epochs, str(config.folder)
+    (2, 'runs/synthetic.short')
     >>> config.with_overrides({"seed": 7}).settings.seed
     7
     """
@@ -49,13 +49,18 @@ class TrainConfig:
         """Run config files in order, then apply the overrides; invalid names and values raise `ConfigError`.
 
         overrides: values by path, such as `{"train.num_epochs": 2, "model": Config(MyModel)}`.
-        folder: where the run writes; by default `runs/<config files><suffix>.np<ranks>`.
+        folder: where the run writes; by default `runs/<config files><suffix>`.
         device: `auto`, `cpu`, `gpu`, or numbers of GPUs such as `0,1`; by default the `device` of the files.
         evaluate_only: evaluate the best checkpoint in the folder instead of training.
         """
         if folder is not None and suffix:
             raise ConfigError(
                 f"folder={str(folder)!r} and suffix={suffix!r} are both given; give one of them."
+            )
+        if Path(suffix).name != suffix and suffix:
+            raise ConfigError(
+                f"--suffix {suffix!r} must not contain slashes, as it ends the name of the run's folder; to choose the folder, "
+                "set configs.train.save_path."
             )
         changed = dict(overrides or {})
         if folder is not None:
@@ -81,16 +86,18 @@ class TrainConfig:
         """The same run with further overrides."""
         return replace(self, overrides={**self.overrides, **more})
 
-    def folder(self, ranks: int) -> Path:
-        """The folder for records and checkpoints of a run on this many ranks."""
+    @property
+    def folder(self) -> Path:
+        """The folder for records and checkpoints, whatever the number of ranks."""
         saved = self.settings.train.save_path
-        return Path(saved or f"{RUNS}/{files.label(self.files) or 'run'}{self.suffix}.np{ranks}")
+        return Path(saved or f"{RUNS}/{files.label(self.files) or 'run'}{self.suffix}")
 
 
 def check(settings: Settings) -> None:
     """Reject a tree that lacks what every run needs, or whose parts cannot be built."""
     from .build import schedule_of
     from .gradients import compression_of
+    from .local import rule_of
 
     train = settings.train
     for path, value, example in (
@@ -115,3 +122,4 @@ def check(settings: Settings) -> None:
         )
     schedule_of(train)
     compression_of(train.compression)
+    rule_of(train)

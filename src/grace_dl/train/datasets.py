@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from ..data import load_images, load_text
 from ..errors import ConfigError
+from ..settings import whole
 
 
 class Split(Protocol):
@@ -122,13 +123,18 @@ def _read(root: str) -> str:
 class Characters(Dataset):
     """Character-level text: predict the next character. The last tenth is the test data.
 
-    root: a text file; by default the works of Shakespeare. length: characters per sample.
+    root: a text file; by default the works of Shakespeare. length: characters per sample. most: use only so many characters
+    from the start of the text.
     """
 
-    def __init__(self, length: int = 128, root: str | None = None, num_classes: int = ASCII) -> None:
+    def __init__(
+        self, length: int = 128, root: str | None = None, num_classes: int = ASCII, most: int | None = None
+    ) -> None:
         if num_classes != ASCII:
             raise ConfigError(f"num_classes={num_classes}: characters are ASCII, of which there are {ASCII}.")
         text = load_text() if root is None else _read(root)
+        if most is not None:
+            text = text[: whole("most", most, "characters of the text to use", least=1)]
         codes = torch.frombuffer(bytearray(text.encode("ascii", "replace")), dtype=torch.uint8)
         cut = len(codes) * 9 // 10
         if length < 1 or len(codes) - cut <= length:

@@ -81,7 +81,13 @@ def current() -> Settings:
 
 
 def _run(path: Path) -> None:
-    code = compile(path.read_text(), str(path), "exec")
+    try:
+        code = compile(path.read_text(), str(path), "exec")
+    except (SyntaxError, ValueError) as error:  # no Python, or no text
+        line = error.lineno if isinstance(error, SyntaxError) else "?"
+        raise ConfigError(
+            f"{path}, line {line}: {error.args[0]}; a config file is written in Python."
+        ) from error
     try:
         exec(code, {"__name__": f"config:{path.stem}", "__file__": str(path)})
     except Exception as error:

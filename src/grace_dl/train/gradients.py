@@ -1,11 +1,10 @@
-"""Synchronization of gradients: by DDP, by the optimizer without DDP, or none for a single process."""
+"""Synchronization of gradients at every step: by DDP, by the optimizer without DDP, or none for a single process."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -19,10 +18,9 @@ from ..algebra.text import as_method, carries_method
 from ..compat.dgc.compression import DGCCompressor
 from ..compat.dgc.optimizer import check_pair
 from ..errors import ConfigError
-from ..handle import Handle
 from ..integrations.attach import attach
-from ..telemetry import Stats
 from .schema import TrainSettings
+from .synchronization import Synchronization
 from .tree import Config
 from .world import World
 
@@ -45,7 +43,7 @@ def compression_of(setting: Config | str | None) -> Method | DGCCompressor | Non
     )
 
 
-class GradientSync:
+class GradientSync(Synchronization):
     """Synchronizes the gradients of a model, with `passes` backward passes in a step."""
 
     def __init__(
@@ -56,13 +54,12 @@ class GradientSync:
         seed: int,
         world: World,
     ) -> None:
-        self.model: nn.Module = model
+        super().__init__(model)
         self.passes = train.num_batches_per_step
-        self._handle: Handle | None = None
         self._compression = compression_of(train.compression)
-        self._world, self._before = world, Stats()
+        self._world = world
         self._dense = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-        method = _seeded(self._compression, seed)
+        method = seeded(self._compression, seed)
         if method is not None:
             check_pair(optimizer, method)
         if dist.is_initialized() and train.engine == "ddp":
@@ -100,16 +97,6 @@ class GradientSync:
             self._before.payload_bytes += self._dense if size > 1 else 0
             self._before.leaving_bytes += 2 * self._dense * (size - 1) // size
 
-    @property
-    def stats(self) -> Stats:
-        """Totals of this rank since the start of the run, including the time before a resume."""
-        return self._before if self._handle is None else self._before + self._handle.stats()
-
-    @property
-    def skips_nonfinite(self) -> bool:
-        """Whether steps with non-finite gradients are skipped, and counted in `stats.skipped`."""
-        return self._handle is not None
-
     def epoch(self, epoch: int) -> None:
         """Start an epoch; DGC's warm-up depends on it."""
         if isinstance(self._compression, DGCCompressor) and not self._compression.warmup_steps:
@@ -120,24 +107,10 @@ class GradientSync:
         """The current share of elements sent, for methods that have one."""
         if isinstance(self._compression, DGCCompressor):
             return self._compression.ratio
-        method = None if self._handle is None else self._handle.method
-        if not isinstance(method, Named) or "ratio" not in {p.name for p in method.info.parameters}:
-            return None
-        return float(method.get("ratio"))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "stats": asdict(self.stats),
-            "handle": None if self._handle is None else self._handle.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self._handle is not None:
-            self._handle.load_state_dict(state["handle"])
-        self._before = Stats(**state["stats"])
+        return super().share
 
 
-def _seeded(compression: Method | DGCCompressor | None, seed: int) -> Method | None:
+def seeded(compression: Method | DGCCompressor | None, seed: int) -> Method | None:
     """The method with the run's seed, unless it has its own."""
     if isinstance(compression, DGCCompressor):
         return compression.method_with(seed=seed)

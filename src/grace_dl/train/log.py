@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingExtraError
-from .checkpoint import write_text
+from ..output_files import write_text
 
 
 class Log:

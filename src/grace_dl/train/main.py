@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "Any setting may be given as --configs.train.num_epochs 500; values are written as in Python. Runs are stored in "
-        f"{RUNS}/, named after their config files and number of workers. The same command resumes an interrupted run."
+        f"{RUNS}/, named after their config files. The same command resumes an interrupted run, also with another number of workers."
     )
     overrides.accept(parser)
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import torch.distributed as dist
-
+from ..digest import digest
 from ..errors import ConfigError, StateError
-from .checkpoint import Checkpoints
-from .world import World
+from .checkpoint import Checkpoints, Saved
+from .conversion import converted
+from .world import gather, share
 
 FREE = (
     *(
@@ -27,50 +26,91 @@ FREE = (
 """Settings that may change when a run is resumed."""
 
 
-def newest(checkpoints: Checkpoints) -> dict[str, Any] | None:
+def newest(
+    checkpoints: Checkpoints, parameters: Collection[str], *, partial: bool = False
+) -> dict[str, Any] | None:
     """The state to resume from, of the same step on every rank; None if there is none.
 
     Killed ranks may be one checkpoint apart, and a file may be corrupt: then all ranks use an older step. If they have
-    no step in common, a run starts again only if it had not passed its first checkpoint.
+    no step in common, a run starts again only if it had not passed its first checkpoint. A checkpoint of a different number of
+    ranks is converted. `partial`: if no step has a file of every rank, the newest one that any rank has is enough.
     """
-    held = _all(checkpoints.steps())
-    for step in sorted(set.intersection(*map(set, held)), reverse=True):
-        state = checkpoints.load(checkpoints.path(step))
-        if all(_all(state is not None)):
+    held = gather(checkpoints.files())
+    found = {saved: ranks for saved, ranks in _ranks(held).items() if saved.step is not None}
+    order = sorted(found, key=lambda saved: (saved.step, saved.ranks == checkpoints.ranks), reverse=True)
+    for saved in order:
+        if len(found[saved]) == saved.ranks:
+            state = _load(checkpoints, saved, held, parameters)
+            if state is not None:
+                return state
+    for saved in order if partial else ():
+        state = _load(checkpoints, saved, held, parameters, partial=True)
+        if state is not None:
             return state
-    if len(set().union(*held)) > 1:
-        found = "; ".join(f"rank {rank}: steps {steps or 'none'}" for rank, steps in enumerate(held))
+    if len({saved.step for saved in found}) > 1:
+        listed = "; ".join(f"step {saved.step}: ranks {found[saved]} of {saved.ranks}" for saved in order)
         raise StateError(
-            f"{checkpoints.folder} has no step of which every rank has a readable checkpoint ({found}); restore the "
+            f"{checkpoints.folder} has no step of which every rank has a readable checkpoint ({listed}); restore the "
             "missing files, or delete the run's folder or use another --suffix to start again."
         )
     return None
 
 
-def best(checkpoints: Checkpoints) -> dict[str, Any] | None:
+def best(
+    checkpoints: Checkpoints, parameters: Collection[str], *, partial: bool = False
+) -> dict[str, Any] | None:
     """The state with the best evaluation, else the newest."""
-    state = checkpoints.load(checkpoints.best) if checkpoints.best.exists() else None
-    if all(_all(state is not None)) and len(set(_all(state and state["step"]))) == 1:
-        return state
-    return newest(checkpoints)
+    held = gather(checkpoints.files())
+    for saved, ranks in _ranks(held).items():
+        if saved.step is None and len(ranks) == saved.ranks:
+            state = _load(checkpoints, saved, held, parameters)
+            if state is not None and len(set(gather(state["step"]))) == 1:
+                return state
+    return newest(checkpoints, parameters, partial=partial)
 
 
-def _all(value: Any) -> list[Any]:
-    if not dist.is_initialized():
-        return [value]
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value)
+def _ranks(held: Sequence[set[tuple[Saved, int]]]) -> dict[Saved, list[int]]:
+    """The checkpoints that any rank can reach, with the ranks whose file is there; in the same order everywhere."""
+    found: dict[Saved, list[int]] = {}
+    for saved, rank in sorted(set().union(*held), key=repr):
+        found.setdefault(saved, []).append(rank)
     return found
 
 
-def check_world(checkpoints: Checkpoints, world: World, record: Path) -> None:
-    """Reject a different number of ranks than in the run's `record`: it determines the batches of each rank."""
-    size = json.loads(record.read_text("utf-8"))["world"]["size"] if record.exists() else None
-    sizes = {before for before in _all(size) if before is not None}
-    if sizes - {world.size} and any(_all(checkpoints.steps())):
-        raise ConfigError(
-            f"{record.parent} holds a run of {min(sizes - {world.size})} ranks, this one has {world.size}; start as many as then, "
-            "give this one a --suffix of its own, or delete that folder."
+def _load(
+    checkpoints: Checkpoints,
+    saved: Saved,
+    held: Sequence[set[tuple[Saved, int]]],
+    parameters: Collection[str],
+    *,
+    partial: bool = False,
+) -> dict[str, Any] | None:
+    """This rank's state of a checkpoint; None on every rank if one cannot read its file (all files, if `partial`)."""
+    rank, size = checkpoints.rank, checkpoints.ranks
+    if saved.ranks == size and not partial and all((saved, each) in files for each, files in enumerate(held)):
+        state = checkpoints.load(checkpoints.folder / saved.name(rank))
+        return state if all(gather(state is not None)) else None
+    states: list[dict[str, Any] | None] = []
+    for old in range(saved.ranks):
+        reader = next((each for each, files in enumerate(held) if (saved, old) in files), None)
+        state = checkpoints.load(checkpoints.folder / saved.name(old)) if rank == reader else None
+        states.append(None if reader is None else share(state, reader))
+        if states[-1] is None and not partial:
+            return None
+    if not any(states):
+        return None
+    same = saved.ranks == size and all(states)
+    return states[rank] if same else converted(states, parameters, rank, size)
+
+
+def check_replicas(common: Any) -> None:
+    """Raise on every rank if ranks differ in what they must have in common: weights and optimizer states."""
+    found = gather(digest(common))
+    different = [rank for rank, other in enumerate(found) if other != found[0]]
+    if different:
+        raise StateError(
+            f"after loading, ranks {different} have weights or optimizer states different from those of rank 0; delete the newest "
+            "checkpoints of all ranks, and the run continues from those before."
         )
 
 

@@ -70,6 +70,20 @@ class DataSettings(Config):
     num_threads_per_worker: int = whole(0, least=0)
 
 
+class LocalSettings(Config):
+    """`configs.train.local`: local steps between exchanges, with `train.compression` as the method; see `LocalRule`."""
+
+    # Local steps between two exchanges of a parameter.
+    every: int = whole(30)
+    # The outer SGD, with Nesterov momentum; 1 and 0 apply the average as it is.
+    outer_lr: float = number(1.0)
+    outer_momentum: float = number(0.0)
+    # Parts of the model that take turns, steps that an exchange may travel, and the weight of local parameters then.
+    fragments: int = whole(1)
+    delay: int = whole(0, least=0)
+    merge: float = number(0.0)
+
+
 class TrainSettings(Config):
     """`configs.train`: how the model is trained."""
 
@@ -100,6 +114,13 @@ class TrainSettings(Config):
         "None",
     )
     engine: str = choice("ddp", "ddp", "reducer")
+    # Local steps instead of an exchange at every step; None for none. Name a file of configs/local.
+    local: LocalSettings | None = _field(
+        None,
+        "the settings of local steps, LocalSettings(every=30)",
+        lambda v: isinstance(v, LocalSettings),
+        "None",
+    )
     # Evaluation, records and checkpoints.
     metric: str = text("acc/test_top1")
     topk: Sequence[int] = _field(

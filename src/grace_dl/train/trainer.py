@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from .config import TrainConfig
 from .events import Message, Report, format_metrics, ignore
+from .lock import locked
 from .world import World, current, joined
 
 
@@ -45,12 +47,15 @@ class Trainer:
         from .loop import TrainingLoop
 
         config, world = self.config, self.world or current()
-        folder = config.folder(world.size)
-        with joined(world, config.settings.device):
+        folder = config.folder
+        with joined(world, config.settings.device), self._lock(folder, world):
             loop = TrainingLoop(config.settings, world, folder, self.report)
             ranks = f"{world.size} rank{'s' if world.size > 1 else ''}"
             self.report(Message(f"{folder}: {ranks}, {loop.device}"))
             metrics = loop.evaluate_best() if config.evaluate_only else loop.run()
             self.report(Message(format_metrics(metrics)))
-        sent = loop.gradients.stats.leaving_bytes
+        sent = loop.sync.stats.leaving_bytes
         return TrainResult(metrics, loop.best, loop.step, loop.seconds, sent, folder)
+
+    def _lock(self, folder: Path, world: World) -> AbstractContextManager[None]:
+        return nullcontext() if self.config.evaluate_only else locked(folder, world)

@@ -1,7 +1,7 @@
 """The rank of this process under any launcher, and how the ranks find each other.
 
-torchrun sets RANK and WORLD_SIZE, `mpirun` OMPI_* or PMI_*, `horovodrun` HOROVOD_*; without any of them there
-is a single process. The ranks always use torch.distributed (Gloo, or NCCL on GPUs), so no launcher's library is needed.
+torchrun sets RANK and WORLD_SIZE, `mpirun` OMPI_* or PMI_*, `horovodrun` HOROVOD_*, `srun` SLURM_*; without any of them
+there is a single process. The ranks always use torch.distributed (Gloo, or NCCL on GPUs), so no launcher's library is needed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, PeerError
+from . import slurm
+from .rendezvous import elastic_store, is_elastic
 
 TIMEOUT = timedelta(minutes=30)
 
@@ -35,6 +37,7 @@ _LAUNCHERS = {
         "OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
     "mpiexec": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    "srun": (slurm.RANK, slurm.SIZE, slurm.LOCAL_RANK, ""),
 }
 """Variables that hold rank, number of ranks, rank on this machine and ranks on this machine."""
 
@@ -74,6 +77,10 @@ def find(environment: Mapping[str, str] | None = None) -> World:
         if not 0 <= mine < all_:
             raise ConfigError(f"{rank}={mine} and {size}={all_} contradict each other; set both, or neither.")
         here = _whole(env, local_size) if env.get(local_size, "").isdigit() else all_
+        if launcher == "srun":
+            if all_ == 1:  # an interactive shell, for example
+                continue
+            here = slurm.local_size(env) or all_
         local = _whole(env, local_rank) if local_rank in env else mine % here
         return World(mine, all_, local, here, launcher)
     return World()
@@ -112,7 +119,7 @@ def join(world: World, backend: str) -> bool:
         for name in ("lo", "lo0"):
             if name in [interface for _, interface in socket.if_nameindex()]:
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-    if os.environ.get("MASTER_ADDR"):
+    if os.environ.get("MASTER_ADDR") and not (world.launcher == "torchrun" and is_elastic()):
         os.environ.setdefault("MASTER_PORT", "29500")
         dist.init_process_group(
             backend, init_method="env://", rank=world.rank, world_size=world.size, timeout=TIMEOUT
@@ -122,6 +129,28 @@ def join(world: World, backend: str) -> bool:
             backend, store=_store(world), rank=world.rank, world_size=world.size, timeout=TIMEOUT
         )
     return True
+
+
+def gather(value: Any) -> list[Any]:
+    """The values of all ranks, in order; every rank must call it."""
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        return [value]
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found
+
+
+def share(value: Any, rank: int) -> Any:
+    """The value of one rank; every rank must call it."""
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=rank)
+    return box[0]
 
 
 def leave(world: World) -> None:
@@ -154,21 +183,24 @@ def joined(world: World, device: str) -> Iterator[None]:
 
 
 def _store(world: World) -> Any:
-    """A store that all ranks reach, if the launcher gives no address."""
+    """A store that all ranks reach, and that no earlier start of the job has used."""
     from torch.distributed import FileStore, TCPStore
 
+    if world.launcher == "torchrun" and is_elastic():
+        return elastic_store(world.rank, world.size, TIMEOUT)
     if "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ:
         host, port = _through_horovod(world)
         return TCPStore(host, port, world.size, is_master=world.rank == 0, timeout=TIMEOUT)
     if world.one_machine:
         return FileStore(str(meeting_place()), world.size)
-    head = _head_node()
+    head = slurm.head_node(os.environ) if world.launcher == "srun" else _head_node()
     if head is None:
         raise ConfigError(
             f"{world.size} ranks on several machines, and the address of rank 0 is unknown; give it to all ranks, for "
             "example mpirun -x MASTER_ADDR=server0 -x MASTER_PORT=29500 ..."
         )
-    port = 20000 + int.from_bytes(hashlib.sha256(_job().encode()).digest()[:2], "little") % 30000
+    # Below the ports that systems give to outgoing connections (Linux: from 32768): one of those may have taken it.
+    port = 20000 + int.from_bytes(hashlib.sha256(_job().encode()).digest()[:2], "little") % 12000
     return TCPStore(head, port, world.size, is_master=world.rank == 0, timeout=TIMEOUT)
 
 
@@ -176,6 +208,8 @@ def _job() -> str:
     for name in _JOBS:
         if os.environ.get(name):
             return f"{name}={os.environ[name]}"
+    if slurm.SIZE in os.environ:
+        return slurm.job(os.environ)
     return f"parent={os.getppid()}"
 
 

@@ -9,7 +9,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..errors import LayoutError
+from ..errors import ConfigError, LayoutError
+
+Groups = tuple[tuple[int, ...], ...]
+"""Ranks in groups of equal size; every rank is in one of them."""
 
 
 class Handle(abc.ABC):
@@ -65,11 +68,41 @@ class Transport(abc.ABC):
         """A new transport on the current engine."""
         raise NotImplementedError
 
-    def open(self, channels: int) -> None:
-        """Prepare this many channels; all ranks must call it."""
+    one_order = False
+    """Whether collectives must be issued in one order on all ranks, whatever their channel, as on engines that run them on
+    a device. Later rounds then wait for the end of the step, and all use channel 0."""
+
+    def open(self, channels: int, text: str) -> None:
+        """Prepare this many channels for the method that `text` describes; all ranks must call it.
+
+        Ranks with different texts get an error here, or from the first `agree`.
+        """
 
     def close(self) -> None:
-        """Release the channels."""
+        """Release the channels, also those of groups of its ranks."""
+        for group in self.subgroups.values():
+            group.close()
+
+    # Groups of ranks ------------------------------------------------------------------------------------
+
+    def nodes(self) -> Groups | None:
+        """The ranks of each node, if the engine knows them."""
+        return None
+
+    def split(self, groups: Groups) -> Transport:
+        """A transport among the ranks of this rank's group. All ranks call it with the same groups, which they have agreed on.
+
+        Use `subgroup`, which calls it when channels are opened.
+        """
+        raise ConfigError(f"{type(self).__name__} has no collectives among some of its ranks only.")
+
+    @property
+    def subgroups(self) -> dict[Groups, Transport]:
+        """The transports of `subgroup`, by groups: all methods of a session share them."""
+        found: dict[Groups, Transport] = vars(self).setdefault("_subgroups", {})
+        return found
+
+    # Collectives ----------------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def allreduce(self, tensor: Tensor, channel: int = 0) -> Handle:

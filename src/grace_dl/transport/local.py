@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from .base import Done, Handle, Transport
+from .base import Done, Groups, Handle, Transport
 
 
 class LocalTransport(Transport):
@@ -14,6 +14,9 @@ class LocalTransport(Transport):
 
     rank = 0
     size = 1
+
+    def nodes(self) -> Groups:
+        return ((0,),)
 
     def allreduce(self, tensor: Tensor, channel: int = 0) -> Handle:
         return Done()

@@ -19,9 +19,12 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError, LayoutError, PeerError
-from .base import Handle, Transport
+from .base import Groups, Handle, Transport
 
 R = TypeVar("R")
+
+_Place = tuple[str, int, int]
+"""Where ranks meet: a name of the group, a channel and a turn on it."""
 
 
 class _Meeting:
@@ -36,15 +39,17 @@ class _Meeting:
 class World:
     """The ranks of a simulation; iterate over it for their transports."""
 
-    def __init__(self, size: int, timeout: float = 60.0) -> None:
+    def __init__(self, size: int, timeout: float = 60.0, ranks_per_node: int | None = None) -> None:
         if size < 1:
             raise ConfigError(f"a world of {size} ranks cannot be simulated: at least 1 is needed.")
         self.size = size
+        self.ranks_per_node = ranks_per_node
         self.timeout = timeout
         self.changed = threading.Condition()
         self.failed: BaseException | None = None
-        self._meetings: dict[tuple[int, int], _Meeting] = {}
+        self._meetings: dict[_Place, _Meeting] = {}
         self._transports = [SimulatedTransport(self, rank) for rank in range(size)]
+        self._parts: list[SimulatedTransport] = []
 
     def __iter__(self) -> Iterator[SimulatedTransport]:
         return iter(self._transports)
@@ -77,15 +82,19 @@ class World:
         first, self.failed = self.failed, None
         if first is not None:
             self._meetings.clear()
-            for transport in self:
+            for transport in (*self, *self._parts):
                 transport.reset()
             raise first
         return results
 
-    def meeting(self, place: tuple[int, int]) -> _Meeting:
+    def add_part(self, part: SimulatedTransport) -> None:
+        """Remember the transport of a group of ranks."""
+        self._parts.append(part)
+
+    def meeting(self, place: _Place) -> _Meeting:
         return self._meetings.setdefault(place, _Meeting())
 
-    def forget(self, place: tuple[int, int]) -> None:
+    def forget(self, place: _Place) -> None:
         self._meetings.pop(place, None)
 
 
@@ -111,13 +120,32 @@ class _SimulatedHandle(Handle):
 
 
 class SimulatedTransport(Transport):
-    """One rank of a simulated world."""
+    """One rank of a simulated world, or of a group of its ranks that has a name."""
 
-    def __init__(self, world: World, rank: int) -> None:
+    def __init__(self, world: World, rank: int, size: int | None = None, name: str = "") -> None:
         self._world = world
         self.rank = rank
-        self.size = world.size
+        self.size = world.size if size is None else size
+        self._name = name
         self._turn: dict[int, int] = {}
+        self._divisions = 0
+
+    def nodes(self) -> Groups | None:
+        count = self._world.ranks_per_node
+        if count is None:
+            return None
+        return tuple(
+            tuple(range(first, min(first + count, self.size))) for first in range(0, self.size, count)
+        )
+
+    def split(self, groups: Groups) -> Transport:
+        own = next(group for group in groups if self.rank in group)
+        # Ranks divide themselves in the same order, so a count tells divisions apart.
+        self._divisions += 1
+        name = f"{self._name}/{self._divisions}:{own}"
+        part = SimulatedTransport(self._world, own.index(self.rank), len(own), name)
+        self._world.add_part(part)
+        return part
 
     def reset(self) -> None:
         self._turn.clear()
@@ -150,11 +178,12 @@ class SimulatedTransport(Transport):
         turn = self._turn.get(channel, 0)
         self._turn[channel] = turn + 1
         with world.changed:
-            meeting = world.meeting((channel, turn))
+            place = self._name, channel, turn
+            meeting = world.meeting(place)
             meeting.brought[self.rank] = (kind, buffers)
-            if len(meeting.brought) == world.size:
-                world.forget((channel, turn))
-                everyone = [meeting.brought[rank] for rank in range(world.size)]
+            if len(meeting.brought) == self.size:
+                world.forget(place)
+                everyone = [meeting.brought[rank] for rank in range(self.size)]
                 kinds = [k for k, _ in everyone]
                 if any(k != kinds[0] for k in kinds):
                     meeting.error = LayoutError(f"ranks issued different collectives at once: {kinds}.")
@@ -198,6 +227,6 @@ def _carry_out(kind: tuple[Any, ...], buffers: list[tuple[Any, ...]]) -> None:
                 tensor.copy_(buffers[kind[1]][0])
 
 
-def simulated(size: int, timeout: float = 60.0) -> World:
-    """A world of `size` ranks in this process."""
-    return World(size, timeout)
+def simulated(size: int, timeout: float = 60.0, *, ranks_per_node: int | None = None) -> World:
+    """A world of `size` ranks in this process; `ranks_per_node` consecutive ones are said to be on one node."""
+    return World(size, timeout, ranks_per_node)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import os
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,24 +14,20 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 from ..errors import LayoutError, PeerError
-from .base import Handle, Transport, disagreement
+from .agreement import StoreAgreement
+from .base import Groups, Handle, Transport
+from .channels import Channel, Lease, pool_of
 
 # Renamed in newer releases, which warn about the old name.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
-resolve_group: Any = c10d._resolve_process_group
-"""The process group of a name; raises where it was destroyed."""
-
-
-_idle: dict[str, list[str]] = {}
-"""Channels that closed transports have left, by the process group they belong to; in the same order on every rank."""
-
-
 class TorchHandle(Handle):
-    def __init__(self, work: Any, what: str) -> None:
+    def __init__(self, work: Any, what: str, lease: Lease) -> None:
         self._work = work
         self._what = what
+        self._lease: Lease | None = lease
+        lease.flying += 1
 
     def wait(self) -> None:
         try:
@@ -38,15 +37,19 @@ class TorchHandle(Handle):
                 f"{self._what} did not finish: {error}. Another rank died, failed or is stuck; look at its log. "
                 "(The time limit is that of the process group: init_process_group(timeout=...).)"
             ) from error
+        if self._lease is not None:
+            self._lease.flying -= 1
+            self._lease = None
 
     def done(self) -> bool:
         return bool(self._work.is_completed())
 
 
 class TorchTransport(Transport):
-    """Collectives of a process group; each further channel is a new group with the same ranks.
+    """Collectives of a process group, on channels that no other transport uses meanwhile.
 
-    It stores names of groups, not groups: a reference that outlives `destroy_process_group` makes Gloo abort at exit.
+    On Gloo a channel is a process group. Other backends run collectives on a device, where two groups in different
+    order on two ranks can deadlock; there every channel is the user's own group, and `one_order` is set.
     """
 
     def __init__(self, group: Any = None) -> None:
@@ -59,50 +62,79 @@ class TorchTransport(Transport):
                 "this process is not a member of the process group it was given; "
                 "call it only on the group's own ranks."
             )
-        self._names: list[str] = [found.group_name]
-        self._agreements = 0
-        # Objects are created in the same order on the ranks of a group, so a count per rank identifies them.
-        label = f"grace/{found.group_name}"
-        self._label = f"{label}/{self._store().add(f'{label}/count/{self.rank}', 1)}"
+        self._main = Channel(found)
+        self._lease = Lease(pool_of(found))
+        self._agreement: StoreAgreement | None = None
+        self.one_order = any(part.partition(":")[2] != "gloo" for part in _backends(found))
+        weakref.finalize(self, self._lease.release).atexit = False
 
-    def open(self, channels: int) -> None:
-        idle = _idle.setdefault(self._names[0], [])
-        while len(self._names) < channels:
-            self._names.append(self._reused(idle) or self._made())
+    def open(self, channels: int, text: str) -> None:
+        if self.size == 1:
+            return
+        # One rank is enough to make `new_group` hang, so ranks agree on `text` first.
+        wanted = 0 if self.one_order else max(0, channels - len(self._lease))
+        pool = pool_of(self._main.group())
+        offered = pool.offer(wanted) if self.rank == 0 else []
+        for identifier in self._reach(text, offered, pool.has):
+            self._lease.take(identifier)
+            wanted -= 1
+        if wanted:
+            self._make(wanted)
 
-    @staticmethod
-    def _reused(idle: list[str]) -> str | None:
-        while idle:
-            name = idle.pop()
-            try:
-                resolve_group(name)
-            except (RuntimeError, ValueError):  # of a process group that was destroyed meanwhile
-                continue
-            return name
-        return None
+    def _make(self, count: int) -> None:
+        group = self._main.group()
+        whole = group is dist.group.WORLD
+        if not whole:
+            # Names of subgroups are derived from this number.
+            self._reach(f"{len(c10d._world.pg_names)} process groups, of which ranks need equally many")
+        for _ in range(count):
+            number = len(self._lease)
+            made = self._new_group(dist.get_process_group_ranks(group), f"channel {number}", local=not whole)
+            self._lease.add(f"{self._label}.{number}", Channel(made))
 
-    def _made(self) -> str:
-        made = dist.new_group(
-            dist.get_process_group_ranks(self._group()),
-            timeout=self._timeout(),
-            use_local_synchronization=True,
-            group_desc=f"grace channel {len(self._names)}",
-        )
-        return str(made.group_name)
+    def _new_group(self, ranks: list[int], purpose: str, local: bool) -> Any:
+        """`local`: only the ranks of the new group call this, not all ranks of the job."""
+        try:
+            return dist.new_group(
+                ranks,
+                timeout=self._timeout(),
+                use_local_synchronization=local,
+                group_desc=f"grace {purpose}",
+            )
+        except RuntimeError as error:
+            raise PeerError(
+                f"ranks could not connect: {error}. Another rank has probably ended; look at its log."
+            ) from error
 
     def close(self) -> None:
-        # Not destroyed: a group made later would get its name, and find addresses of the old one in the store.
-        _idle.setdefault(self._names[0], []).extend(reversed(self._names[1:]))
-        del self._names[1:]
+        super().close()
+        self._lease.release()
 
-    def _group(self, channel: int = 0) -> Any:
-        try:
-            return resolve_group(self._names[channel])
-        except (RuntimeError, ValueError) as error:
-            raise PeerError(
-                f"the process group {self._names[channel]!r} has been destroyed; attach after init_process_group() and "
-                "train before destroy_process_group()."
-            ) from error
+    def nodes(self) -> Groups | None:
+        """By `LOCAL_WORLD_SIZE`, which torchrun sets: ranks of the job are numbered node by node."""
+        text = os.environ.get("LOCAL_WORLD_SIZE", "")
+        if not text.isdigit() or int(text) < 1:
+            return None
+        nodes: dict[int, list[int]] = {}
+        for rank, of_job in enumerate(dist.get_process_group_ranks(self._main.group())):
+            nodes.setdefault(of_job // int(text), []).append(rank)
+        return tuple(map(tuple, nodes.values()))
+
+    def split(self, groups: Groups) -> Transport:
+        # Process groups are never destroyed (see `channels`), so they are made once for each division.
+        group = self._main.group()
+        made = pool_of(group).splits
+        if groups not in made:
+            of_job = dist.get_process_group_ranks(group)
+            if group is dist.group.WORLD:
+                found = [self._new_group([*each], "group", local=False) for each in groups]
+                mine = next(one for one, each in zip(found, groups) if self.rank in each)
+            else:
+                self._reach(f"{len(c10d._world.pg_names)} process groups, of which ranks need equally many")
+                own = next(each for each in groups if self.rank in each)
+                mine = self._new_group([of_job[rank] for rank in own], "group", local=True)
+            made[groups] = Channel(mine)
+        return TorchTransport(made[groups].group())
 
     def allreduce(self, tensor: Tensor, channel: int = 0) -> Handle:
         return self._start("all-reduce", dist.all_reduce, channel, tensor)
@@ -128,6 +160,10 @@ class TorchTransport(Transport):
     def barrier(self, channel: int = 0) -> Handle:
         return self._start("barrier", dist.barrier, channel)
 
+    def _group(self, channel: int) -> Any:
+        channels = self._lease.channels
+        return (channels[channel] if channel < len(channels) else self._main).group()
+
     def _start(self, what: str, verb: Any, channel: int, *arguments: Any) -> Handle:
         group = self._group(channel)
         try:
@@ -136,38 +172,52 @@ class TorchTransport(Transport):
             raise PeerError(
                 f"{what} could not start: {error}. Another rank has probably ended; look at its log."
             ) from error
-        return TorchHandle(work, what)
+        return TorchHandle(work, what, self._lease)
 
     def agree(self, text: str) -> None:
         """Uses the store, not a collective: ranks that disagree could not complete one."""
-        if self.size == 1:
-            return
-        store, timeout = self._store(), self._timeout()
-        self._agreements += 1
-        place = f"{self._label}/{self._agreements}"
-        store.set(f"{place}/{self.rank}", text)
-        for rank in range(self.size):
-            if rank == self.rank:
-                continue
-            key = f"{place}/{rank}"
-            try:
-                store.wait([key], timeout)
-                theirs = store.get(key).decode()
-            except RuntimeError as error:
-                raise PeerError(
-                    f"rank {rank} did not come to exchange {self._agreements} in {timeout.total_seconds():g} s, where rank "
-                    f"{self.rank} brings: {text}\nIt has ended, is stuck, or has other buckets; look at its log."
-                ) from error
-            if theirs != text:
-                raise LayoutError(disagreement(self.rank, text, rank, theirs))
+        if self.size > 1:
+            self._reach(text)
 
-    def _store(self) -> Any:
-        return c10d._get_default_store()
+    def _reach(self, text: str, offered: Sequence[str] = (), accepts: Any = bool) -> list[str]:
+        if self._agreement is not None:
+            return self._agreement.reach(text, self._timeout(), offered, accepts)
+        # Its own connection: a rank that waits in one thread must not block the store for its other threads.
+        default: Any = c10d._get_default_store()
+        store = default.clone()
+        store.set_timeout(self._timeout())
+        # Transports are opened in the same order on the ranks of a group, so a count per rank identifies them.
+        base = f"grace/{self._main.group().group_name}"
+        count = f"{base}/count/{self.rank}"
+        self._label = f"{base}/{store.add(count, 1)}"
+        agreement = StoreAgreement(store, self._label, self.rank, self.size)
+        try:
+            accepted = agreement.reach(text, self._timeout(), offered, accepts)
+        except PeerError:
+            with contextlib.suppress(RuntimeError):
+                store.add(count, -1)  # ranks that did not come have not counted
+            raise
+        self._agreement = agreement
+        return accepted
 
     def _timeout(self) -> datetime.timedelta:
-        group = self._group()
+        group = self._main.group()
         for device in group._device_types:
             options = getattr(group._get_backend(device), "options", None)
             if options is not None:
                 return options._timeout
         return c10d.default_pg_timeout
+
+
+def carried(tensor: Tensor, group: Any = None) -> Tensor:
+    """`tensor`, or a copy on a device that the group's backends serve: NCCL does not send CPU tensors."""
+    found: Any = dist.group.WORLD if group is None else group
+    served = [device.type for device in found._device_types]
+    if tensor.device.type in served:
+        return tensor.contiguous()
+    return tensor.to(served[0]).contiguous()
+
+
+def _backends(group: Any) -> list[str]:
+    """The backends of a group, each with its device: `cpu:gloo`, `cuda:nccl`."""
+    return str(dist.get_backend_config(group)).split(",")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 SUMMARY = "fetch real data sets for demos and benchmarks"
+EXAMPLES = ("grace data", "grace data mnist cifar10")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,21 +6,29 @@ import argparse
 import os
 import sys
 
+from ..parser import whole
+
 SUMMARY = "build and install Horovod for the frameworks present"
+EXAMPLES = ("grace horovod install", "grace horovod check", "grace horovod build --mpi --jobs 2")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
+        metavar="action",
         choices=("install", "build", "check"),
-        help="build: make the wheel only; install: that, unless it is cached, and install it; check: see if it works",
+        help="install: build it unless a wheel is cached, and install it; build: make the wheel only; check: see if it works",
     )
     parser.add_argument(
         "--python", default=sys.executable, help="the interpreter to build for (default: this one)"
     )
     parser.add_argument("--mpi", action="store_true", help="with MPI beside Gloo, for mpirun")
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="compilers at once (1.5 GB each)"
+        "--jobs",
+        type=whole(),
+        metavar="N",
+        default=os.cpu_count() or 1,
+        help="compilers at once (1.5 GB each)",
     )
     parser.add_argument(
         "--source", help="Horovod's source archive or folder, if it is not to come from the index"

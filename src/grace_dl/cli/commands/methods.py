@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 SUMMARY = "list the compression methods, or explain one"
+EXAMPLES = ("grace methods", "grace methods topk:0.001", "grace methods --json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

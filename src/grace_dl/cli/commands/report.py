@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ..options import add_out, output_file
+
 SUMMARY = "make an HTML page from results of benchmarks"
+EXAMPLES = ("grace report", "grace report runs/bench/link.json --out page.html")
 
 USUAL = Path("runs/bench")
+PAGE = "report.html"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.json",
         help=f"result files of any benchmarks (default: all in {USUAL})",
     )
-    parser.add_argument("--out", type=Path, help="the page (default: report.html beside the first file)")
+    add_out(parser, USUAL / PAGE)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -30,6 +34,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             f"there are no result files in {USUAL}; name some, or make one with `grace bench step --quick`."
         )
-    out = write(files, arguments.out or files[0].with_name("report.html"))
+    out = write(files, output_file(arguments.out, files[0].parent / PAGE))
     print(out.resolve())
     return 0

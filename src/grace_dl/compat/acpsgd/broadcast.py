@@ -12,6 +12,7 @@ from torch import Tensor
 from ...errors import ConfigError
 from ...handle import Handle
 from ...integrations.checkpoint import with_residuals, without_residuals
+from ...transport.torch_dist import carried
 from . import world
 
 
@@ -49,7 +50,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
         transport, own = handle.session.transport, handle.state_dict()
         shared = _share(without_residuals(own, transport.rank, transport.size), root_rank)
         if world.rank() != root_rank:
-            handle.load_state_dict(with_residuals({**shared, "rank": transport.rank}, own))
+            handle.load_state_dict(with_residuals(shared, own))
 
 
 def _share(value: Any, root: int) -> Any:
@@ -59,7 +60,7 @@ def _share(value: Any, root: int) -> Any:
     dist.broadcast_object_list(described, src=root)
     if world.rank() == root:
         for tensor in tensors:
-            dist.broadcast(tensor.detach().contiguous(), src=root)
+            dist.broadcast(carried(tensor.detach()), src=root)
         return value
     return _rebuild(described[0], root)
 
@@ -87,7 +88,7 @@ def _describe(value: Any, tensors: list[Tensor]) -> Any:
 def _rebuild(value: Any, root: int) -> Any:
     if isinstance(value, _Slot):
         tensor = torch.empty(value.shape, dtype=value.dtype, device=value.device)
-        dist.broadcast(tensor, src=root)
+        _broadcast_(tensor, root)
         return tensor
     if isinstance(value, Mapping):
         return {key: _rebuild(item, root) for key, item in value.items()}
@@ -99,11 +100,9 @@ def _rebuild(value: Any, root: int) -> Any:
 def _broadcast_(tensor: Tensor, root: int) -> None:
     if world.size() == 1:
         return
-    if tensor.is_contiguous():
-        dist.broadcast(tensor, src=root)
-    else:
-        whole = tensor.contiguous()
-        dist.broadcast(whole, src=root)
+    whole = carried(tensor)
+    dist.broadcast(whole, src=root)
+    if whole is not tensor:
         tensor.copy_(whole)
 
 

@@ -52,7 +52,7 @@ def DistributedOptimizer(
     >>> optimizer = DistributedOptimizer(optimizer, model.named_parameters(), rank=2)
     >>> model(torch.ones(1, 64)).sum().backward()
     >>> optimizer.step()
-    >>> optimizer.stats().steps
+    >>> optimizer.grace.stats().steps
     1
     """
     if method not in METHODS:

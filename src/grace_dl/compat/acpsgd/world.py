@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...errors import ConfigError
+from ...transport.torch_dist import carried
 
 _ours = False
 _initialized = False
@@ -69,7 +70,9 @@ def allreduce(tensor: Tensor, name: str | None = None, *, average: bool = True) 
         raise ConfigError(f"allreduce(tensor, {name}): the second argument is a name; write average={name}.")
     result = tensor.detach().clone(memory_format=torch.contiguous_format)
     if size() > 1:
-        dist.all_reduce(result)
+        whole = carried(result)
+        dist.all_reduce(whole)
+        result = whole.to(result.device)
     if average:
         result = result / size() if result.is_floating_point() else result // size()
     return result

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ...algebra.base import Method, Single
+from ...algebra.base import Composition, Method, Single
 from ...algebra.compose import by_parameter
 from ...algebra.named import build
 from ...errors import ConfigError
@@ -178,25 +178,26 @@ class DGCCompressor:
         return f"DGCCompressor({self.base_compress_ratio!r}, {self.memory!r})"
 
 
-class ByEpoch(Method):
+class ByEpoch(Composition):
     """The method of a compressor with warm-up by epochs; state is kept when the ratio changes."""
 
     def __init__(self, compression: DGCCompressor, seed: int) -> None:
         self._compression = compression
         ratios = dict.fromkeys((*compression.warmup_ratios, compression.base_compress_ratio))
-        self._methods = {ratio: compression._at(ratio, seed) for ratio in ratios}
+        self._by_ratio = {ratio: compression._at(ratio, seed) for ratio in ratios}
 
     def resolve(self, name: str, step: int) -> Single:
-        return self._methods[self._compression.ratio].resolve(name, step)
+        return self._by_ratio[self._compression.ratio].resolve(name, step)
 
     def stage(self, step: int) -> Hashable:
         return self._compression.ratio
 
-    def parts(self) -> Iterator[Single]:
-        yield from dict.fromkeys(part for method in self._methods.values() for part in method.parts())
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        return tuple(self._by_ratio.values())
 
     def __str__(self) -> str:
-        return f"by_epoch({'; '.join(map(str, self._methods.values()))})"
+        return f"by_epoch({'; '.join(map(str, self.methods))})"
 
     __repr__ = __str__
 

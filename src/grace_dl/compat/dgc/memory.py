@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ...digest import sealed
 from ...errors import ConfigError
 from ...handle import Handle
 from ...memory.dgc import DgcMemory
@@ -91,7 +92,7 @@ class DGCSGDMemory(Memory):
                 part = str(handle.method.resolve(name, handle.session.state.furthest))
                 state["parts"][part]["memory"].setdefault(name, {})[slot] = tensor
                 state["steps"].setdefault(name, 0)
-        handle.load_state_dict(state)
+        handle.load_state_dict(sealed(state))
 
     def _handle(self) -> Handle:
         served = [handle for handle in self._handles if not handle.closed]

@@ -14,7 +14,7 @@ import torch
 from ...algebra.base import Method
 from ...errors import UnsupportedError
 from ...handle import Handle
-from ...pipeline.bucket import Bucket, Segment, check, fill
+from ...pipeline.bucket import fill, packed
 from ...session import Session
 from ...transport._horovod_core import horovod_transport, initialise
 from ...transport.local import LocalTransport
@@ -123,20 +123,21 @@ class TensorHandle(Handle):
                 return [False, *tensors]
         driver = self.session.driver()
         results: dict[int, torch.Tensor] = {}
-        buffers = []
         try:
             for number, places in enumerate(self._buckets(views)):
-                buffer, segments, flat = self._fill(places, views, names)
-                buffers.append(buffer)
-                results.update((place, s.view) for place, s in zip(places, segments))
-                driver.launch(Bucket(("tensorflow", number), segments, flat))
+                chosen = [views[place] for place in places]
+                # Methods that encode a whole bucket need it without gaps; otherwise results are aligned for TensorFlow.
+                unit = 1 if self.session.whole_buckets else ALIGN // chosen[0].element_size()
+                bucket = packed(("tensorflow", number), [names[place] for place in places], chosen, unit)
+                results.update((place, s.view) for place, s in zip(places, bucket.segments))
+                driver.launch(bucket)
             driver.finish()
         except BaseException:
             driver.discard()
             raise
         if self._sum:
-            for buffer in buffers:
-                buffer.mul_(self.session.transport.size)
+            for result in results.values():
+                result.mul_(self.session.transport.size)
         # An empty gradient has nothing to exchange.
         return [True, *(to_tensorflow(results[p]) if p in results else t for p, t in enumerate(tensors))]
 
@@ -157,27 +158,6 @@ class TensorHandle(Handle):
         """Indices of non-empty gradients by dtype, last first, in buckets of limited size."""
         places = [place for place in reversed(range(len(views))) if views[place].numel()]
         return fill(places, self._bucket_bytes, lambda p: views[p].dtype, lambda p: views[p].nbytes)
-
-    def _fill(
-        self, places: list[int], views: list[torch.Tensor], names: list[str]
-    ) -> tuple[torch.Tensor, list[Segment], torch.Tensor | None]:
-        """A new bucket: its memory becomes the results, and TensorFlow's inputs must not be modified."""
-        first = views[places[0]]
-        check(first, names[places[0]])
-        # Methods that encode a whole bucket need it without gaps; for the others, results are aligned for TensorFlow.
-        unit = 1 if self.session.whole_buckets else ALIGN // first.element_size()
-        offsets, cursor = [], 0
-        for place in places:
-            offsets.append(cursor)
-            cursor += -(-views[place].numel() // unit) * unit
-        buffer = torch.empty(cursor, dtype=first.dtype, device=first.device)
-        segments = []
-        for place, offset in zip(places, offsets):
-            flat = buffer[offset : offset + views[place].numel()]
-            view = flat.view(views[place].shape)
-            view.copy_(views[place])
-            segments.append(Segment(names[place], flat, view))
-        return buffer, segments, buffer if unit == 1 else None
 
 
 def name_of(variable: Any, place: int) -> str:

@@ -17,7 +17,6 @@ from typing import Any
 import tensorflow as tf
 
 from ...errors import ConfigError
-from ...telemetry import Stats
 from .handle import TensorHandle
 from .options import handle_for
 
@@ -60,10 +59,6 @@ def _family(optimizer: Any) -> str:
 
 class _Grace:
     """Shared by both kinds."""
-
-    def stats(self) -> Stats:
-        """Bytes, collectives and seconds so far, of this rank."""
-        return self.grace.stats()
 
     @property
     def grace(self) -> TensorHandle:

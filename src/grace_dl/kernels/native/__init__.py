@@ -10,6 +10,9 @@ from .adaq import *
 from .basic import *
 from .blocks import *
 from .cast import *
+from .chunks import *
+from .combine import *
+from .dct import *
 from .eden import *
 from .inceptionn import *
 from .lowrank import *
@@ -18,3 +21,4 @@ from .sketch import *
 from .sparse import *
 from .tables import *
 from .ternary import *
+from .validity import *

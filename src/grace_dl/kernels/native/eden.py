@@ -18,17 +18,19 @@ __all__ = ["eden_add", "eden_encode"]
 _CENTROIDS = {bits: torch.tensor(values, dtype=torch.float64) for bits, values in EDEN_CENTROIDS.items()}
 
 
-def eden_encode(source: Source, bits: int, word: int, codes: Tensor, scales: Tensor) -> None:
-    """Rotate, quantise, and scale each block by |x|^2 / <R x, q>."""
+def eden_encode(
+    source: Source, bits: int, least_squares: bool, word: int, codes: Tensor, scales: Tensor
+) -> None:
+    """Rotate and quantise each block, and scale it: unbiased, or by least squares."""
     x = source.x
     wide = native_dtype(x)
     if wide is None:
-        return reference.eden_encode(source, bits, word, codes, scales)
+        return reference.eden_encode(source, bits, least_squares, word, codes, scales)
     n = x.numel()
     coordinates, blocks = eden_sizes(n)
     out = address(codes, torch.uint8, coordinates * bits // 8), address(scales, x.dtype, blocks)
     table = _CENTROIDS[bits].data_ptr()
-    _native.eden_encode(wide, *inputs(source, n), bits, table, word, *out, threads())
+    _native.eden_encode(wide, *inputs(source, n), bits, table, least_squares, word, *out, threads())
 
 
 def eden_add(out: Tensor, codes: Tensor, scales: Tensor, bits: int, word: int, alpha: float = 1.0) -> None:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 import grace_dl._native as _native
 
+from ..limits import LARGE
 from ..reference import lowrank as reference
 from .pointer import address, native_dtype, threads
 
@@ -24,7 +25,7 @@ def _wide(x: Tensor, rank: int) -> bool | None:
     return native_dtype(x) if 0 < rank <= _native.max_rank else None
 
 
-def project_rows(e: Tensor, g: Tensor, q: Tensor) -> Tensor:
+def project_rows(e: Tensor, g: Tensor, q: Tensor) -> tuple[Tensor, bool]:
     (n, m), rank = e.shape, q.shape[0]
     wide = _wide(e, rank)
     if wide is None:
@@ -32,11 +33,11 @@ def project_rows(e: Tensor, g: Tensor, q: Tensor) -> Tensor:
     q = q.contiguous()
     p = torch.empty(n, rank, dtype=e.dtype)
     matrix = [address(x, e.dtype, n * m) for x in (e, g)]
-    _native.project_rows(wide, *matrix, address(q, e.dtype, rank * m), p.data_ptr(), n, m, rank, threads())
-    return p
+    factors = address(q, e.dtype, rank * m), p.data_ptr()
+    return p, _native.project_rows(wide, *matrix, *factors, n, m, rank, LARGE[e.dtype] ** 2, threads())
 
 
-def project_columns(e: Tensor, g: Tensor, p: Tensor) -> Tensor:
+def project_columns(e: Tensor, g: Tensor, p: Tensor) -> tuple[Tensor, bool]:
     (n, m), rank = e.shape, p.shape[1]
     wide = _wide(e, rank)
     if wide is None:
@@ -44,8 +45,8 @@ def project_columns(e: Tensor, g: Tensor, p: Tensor) -> Tensor:
     p = p.contiguous()
     q = torch.empty(rank, m, dtype=e.dtype)
     matrix = [address(x, e.dtype, n * m) for x in (e, g)]
-    _native.project_columns(wide, *matrix, address(p, e.dtype, n * rank), q.data_ptr(), n, m, rank, threads())
-    return q
+    factors = address(p, e.dtype, n * rank), q.data_ptr()
+    return q, _native.project_columns(wide, *matrix, *factors, n, m, rank, LARGE[e.dtype] ** 2, threads())
 
 
 def settle_factors(
@@ -97,7 +98,7 @@ def orthonormal_rows(batch: Tensor) -> Tensor:
     return batch
 
 
-def unit_rows_(rows: Tensor) -> bool:
+def unit_rows_(rows: Tensor) -> bool | Tensor:
     wide = native_dtype(rows)
     if wide is None:
         return reference.unit_rows_(rows)

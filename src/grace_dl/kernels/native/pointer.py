@@ -10,8 +10,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-import grace_dl._native as _native  # absolute: mypy cannot resolve `from ... import` of a compiled module
-
 from ...errors import UnsupportedError
 from ..check import payload_part
 from ..source import Leave, Source
@@ -60,8 +58,3 @@ def inputs(source: Source, n: int, leave: Leave = "residual") -> tuple[int, int,
     x, grad, beta, gamma, _, _ = source
     other = 0 if grad is None else address(grad, x.dtype, n)
     return address(x, x.dtype, n), other, n, beta, gamma, source.leaves(leave)
-
-
-def instruction_set() -> str:
-    """The instruction set in use."""
-    return _native.isa()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import grace_dl._native as _native
 
-from ..check import broken
+from ..check import announced, broken
 from ..reference import indices as reference_indices
 from ..reference import sparse as reference
 from ..source import Correction, Source
@@ -34,7 +34,7 @@ __all__ = [
     "topk_encode",
 ]
 
-_KIND = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
+VALUE_KINDS = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 
 
 def _check(fault: int) -> None:
@@ -46,7 +46,7 @@ def _sized(values: Tensor, index: Tensor, d: int, k: int) -> tuple[int, int, int
     """Addresses of an encoder's outputs, and the code of the values' dtype."""
     if not 0 <= k <= d:
         raise ValueError(f"{k} of {d} elements cannot be selected")
-    kind = _KIND[values.dtype]
+    kind = VALUE_KINDS[values.dtype]
     return address(values, values.dtype, k), kind, address(index, torch.uint8, index_bytes(d, k))
 
 
@@ -104,7 +104,7 @@ def dgc_step_(
     samplings: Sequence[Sampling],
     payloads: Sequence[Sequence[Tensor]],
 ) -> Iterator[bool]:
-    """Momentum correction, selection and the check for NaN and infinity (False if a gradient holds one) in one pass.
+    """Momentum correction, selection and the check of the gradient (False if it is refused) in one pass.
 
     Processes one state per `next`. All Python work is done in advance, because a pass evicts the interpreter from the
     CPU cache. The tensors must stay alive until then.
@@ -112,13 +112,15 @@ def dgc_step_(
     wides, calls, width = [native_dtype(state.v) for state in states], [], threads()
     if None in wides:
         return reference.dgc_step_(states, mu, nesterov, samplings, payloads)
-    for wide, (m, v, g, scale), sampling, payload in zip(wides, states, samplings, payloads, strict=True):
+    for wide, (m, v, g, scale, limit), sampling, payload in zip(
+        wides, states, samplings, payloads, strict=True
+    ):
         values, index, count = payload
         n, k, dtype = v.numel(), values.numel(), v.dtype
         at = address(m, dtype, n), address(v, dtype, n), address(g, dtype, n)
         out = (*_sized(values, index, n, k), address(count, torch.int32, 1))
         _check_sampling(sampling, n)
-        calls.append((wide, *at, mu, nesterov, scale, n, k, *sampling, *out, width))
+        calls.append((wide, *at, mu, nesterov, scale, limit, n, k, *sampling, *out, width))
     return starmap(_native.dgc_step, calls)
 
 
@@ -130,7 +132,8 @@ def dgc_commit_(vs: Sequence[Tensor], ms: Sequence[Tensor] | None, sent: Sequenc
     for place, (wide, v, (values, index, count)) in enumerate(zip(wides, vs, sent, strict=True)):
         d = v.numel()
         m = 0 if ms is None else address(ms[place], v.dtype, d)
-        calls.append((wide, address(v, v.dtype, d), m, *_announced(d, values, index, count), width))
+        payload = _announced(d, values, index, announced(values, count))
+        calls.append((wide, address(v, v.dtype, d), m, *payload, width))
     for fault in list(starmap(_native.dgc_commit, calls)):
         _check(fault)
 
@@ -138,10 +141,10 @@ def dgc_commit_(vs: Sequence[Tensor], ms: Sequence[Tensor] | None, sent: Sequenc
 def _announced(d: int, values: Tensor, index: Tensor, count: int) -> tuple[int, int, int, int, int, int]:
     """A checked payload for `d` elements, as arguments of compiled calls."""
     k = values.numel()
-    if not 0 <= count <= k <= d or values.dtype not in _KIND:
+    if not 0 <= count <= k <= d or values.dtype not in VALUE_KINDS:
         raise broken(f"{count} of {k} values of {values.dtype} for {d} elements are announced")
     code = part_address(index, torch.uint8, index_bytes(d, k))
-    return d, part_address(values, values.dtype, k), _KIND[values.dtype], k, count, code
+    return d, part_address(values, values.dtype, k), VALUE_KINDS[values.dtype], k, count, code
 
 
 def sparse_add(
@@ -165,7 +168,10 @@ def sparse_combine_(outs: Sequence[Tensor], sent: Sequence[Sequence[Sent]], alph
         d = out.numel()
         target = address(out, out.dtype, d)
         clears.append((target, out.nbytes, width))
-        adds.append([(wide, target, *_announced(d, *payload), alpha, width) for payload in of_ranks])
+        payloads = [
+            _announced(d, values, index, announced(values, count)) for values, index, count in of_ranks
+        ]
+        adds.append([(wide, target, *payload, alpha, width) for payload in payloads])
     faults: list[int] = []
     for clear, calls in zip(clears, adds):
         _native.clear(*clear)
@@ -238,7 +244,7 @@ def randomk_add(out: Tensor, values: Tensor, word: int, alpha: float = 1.0) -> N
 
 def dgc_correct_(state: Correction, mu: float, nesterov: bool) -> None:
     """Momentum correction of the clipped gradient."""
-    m, v, g, scale = state
+    m, v, g, scale, _ = state
     wide = native_dtype(v)
     if wide is None:
         return reference.dgc_correct_(state, mu, nesterov)

@@ -27,6 +27,8 @@ def _tree(dtype: torch.dtype) -> tuple[tuple[int, int, int], tuple[Tensor, ...]]
     """Addresses of magnitudes, middles and starts of the search, and the tensors that own them.
 
     starts[c] is how many middles lie below cell c; no cell holds two, so that one comparison finishes the search.
+    Callers hold the tensors while a kernel reads them: where two threads come first at once, each makes its own, and the
+    cache keeps those of one.
     """
     values, middle = reference.tree(dtype, torch.device("cpu"))
     cells = torch.arange(-LOWEST * 2**FINENESS + 1)
@@ -46,7 +48,8 @@ def u8bit_encode(source: Source, codes: Tensor, scale: Tensor) -> None:
         return reference.u8bit_encode(source, codes, scale)
     n = x.numel()
     code, top = part_address(codes, torch.uint8, n), part_address(scale, x.dtype, 1)
-    _native.u8bit_encode(wide, *inputs(source, n), *_tree(x.dtype)[0], code, top, threads())
+    tree, _owners = _tree(x.dtype)
+    _native.u8bit_encode(wide, *inputs(source, n), *tree, code, top, threads())
 
 
 def u8bit_add(out: Tensor, codes: Tensor, scale: Tensor) -> None:
@@ -57,7 +60,8 @@ def u8bit_add(out: Tensor, codes: Tensor, scale: Tensor) -> None:
     code = part_address(codes, torch.uint8, n)
     where = address(out, out.dtype, n)
     top = checked_scale(scale, out.dtype)
-    _native.u8bit_add(wide, where, n, _tree(out.dtype)[0][0], code, top, threads())
+    tree, _owners = _tree(out.dtype)
+    _native.u8bit_add(wide, where, n, tree[0], code, top, threads())
 
 
 def natural_encode(source: Source, word: int, codes: Tensor, bases: Tensor) -> None:

@@ -6,6 +6,9 @@ from .adaq import *
 from .basic import *
 from .blocks import *
 from .cast import *
+from .chunks import *
+from .combine import *
+from .dct import *
 from .eden import *
 from .inceptionn import *
 from .indices import *
@@ -16,3 +19,4 @@ from .sketch import *
 from .sparse import *
 from .tables import *
 from .ternary import *
+from .validity import *

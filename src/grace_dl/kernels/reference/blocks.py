@@ -95,16 +95,26 @@ def block_encode(
         x.view(-1).copy_(v - _decoded(q.to(x.dtype), scale, block, levels))
 
 
-def block_add(out: Tensor, codes: Tensor, scales: Tensor, block: int, levels: int, bits: int) -> None:
-    """out += q * (scale / levels)."""
+def block_parts(out: Tensor, codes: Tensor, scales: Tensor, block: int, bits: int) -> None:
+    """Raise unless codes and scales are those of `out`; scales are checked on the host only (`check.shown`)."""
     working(out)
     n = out.numel()
     payload_part(codes, torch.uint8, packed_bytes(n, bits))
     payload_part(scales, out.dtype, blocks(n, block))
-    if not bool(((scales >= 0) & torch.isfinite(scales)).all()):
+    if out.is_cpu and not bool(((scales >= 0) & torch.isfinite(scales)).all()):
         raise broken("a block's scale is negative or not finite")
+
+
+def block_codes(codes: Tensor, n: int, levels: int, bits: int) -> Tensor:
+    """The codes of `n` elements; checked on the host only."""
     code = unpack(codes, bits, n)
-    if n and int(code.max()) > 2 * levels:
+    if codes.is_cpu and bool((code > 2 * levels).any()):
         raise broken(f"a code is {int(code.max())}, above {2 * levels}")
-    q = (code - levels).to(out.dtype)
+    return code
+
+
+def block_add(out: Tensor, codes: Tensor, scales: Tensor, block: int, levels: int, bits: int) -> None:
+    """out += q * (scale / levels)."""
+    block_parts(out, codes, scales, block, bits)
+    q = (block_codes(codes, out.numel(), levels, bits) - levels).to(out.dtype)
     out.view(-1).add_(_decoded(q, scales, block, levels))

@@ -8,21 +8,10 @@ from torch.nn.functional import pad
 
 from ..check import broken, payload_part, working
 from ..source import Source
-from ..wire import blocks
+from ..wire import E4M3_MAX, blocks, fp8_limit
 from .basic import compensated, safe
 
 __all__ = ["cast_add", "cast_encode", "fp8_add", "fp8_encode"]
-
-E4M3_MAX = 448.0
-
-
-def fp8_limit(dtype: torch.dtype) -> float:
-    """The largest scale a block may have: 448 times it is still finite."""
-    most = torch.tensor(torch.finfo(dtype).max, dtype=dtype)
-    limit = most / E4M3_MAX
-    if bool(torch.isinf(limit * E4M3_MAX)):
-        limit = torch.nextafter(limit, torch.zeros_like(limit))
-    return limit.item()
 
 
 def cast_encode(source: Source, workers: int, limit: float, out: Tensor) -> None:
@@ -66,15 +55,22 @@ def fp8_encode(source: Source, block: int, codes: Tensor, scales: Tensor) -> Non
         x.view(-1).copy_(v - coded.to(x.dtype) * scale.repeat_interleave(block)[:n])
 
 
-def fp8_add(out: Tensor, codes: Tensor, scales: Tensor, block: int) -> None:
-    """out += e4m3 values times the scale of their block."""
+def fp8_parts(out: Tensor, codes: Tensor, scales: Tensor, block: int) -> None:
+    """Raise unless codes and scales are those of `out`; their contents are checked on the host only (`check.shown`)."""
     working(out)
     n = out.numel()
     payload_part(codes, torch.uint8, n)
     payload_part(scales, out.dtype, blocks(n, block))
+    if not out.is_cpu:
+        return
     if not bool(((scales >= 0) & (scales <= fp8_limit(out.dtype))).all()):
         raise broken("a block's scale is negative, too large or not finite")
     if bool(((codes & 0x7F) == 0x7F).any()):
         raise broken("an e4m3 code stands for NaN")
+
+
+def fp8_add(out: Tensor, codes: Tensor, scales: Tensor, block: int) -> None:
+    """out += e4m3 values times the scale of their block."""
+    fp8_parts(out, codes, scales, block)
     values = codes.view(torch.float8_e4m3fn).to(out.dtype)
-    out.view(-1).add_(values * scales.repeat_interleave(block)[:n])
+    out.view(-1).add_(values * scales.repeat_interleave(block)[: out.numel()])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..check import broken, payload_part
+from ..check import broken, payload_part, shown
 from ..source import Source
 from ..wire import EDEN_BLOCK, EDEN_CENTROIDS, eden_sizes, eden_tail
 from .basic import formed
@@ -91,8 +91,13 @@ def _decoded(codes: Tensor, word: int, first: int, centroids: Tensor, scale: Ten
     return z * _signs(word, first, rows, n, scale.dtype, codes.device) * scale
 
 
-def eden_encode(source: Source, bits: int, word: int, codes: Tensor, scales: Tensor) -> None:
-    """Rotate, quantise, and scale each block by |x|^2 / <R x, q>, which is unbiased (Vargaftik 2022, eq. 2)."""
+def eden_encode(
+    source: Source, bits: int, least_squares: bool, word: int, codes: Tensor, scales: Tensor
+) -> None:
+    """Rotate and quantise each block, and scale it by |x|^2 / <R x, q>, which is unbiased (Vargaftik 2022, theorem 2.1).
+
+    `least_squares`: by <R x, q> / |q|^2 instead, which has the smallest error, but a bias.
+    """
     x = source.x
     v, ef = formed(source)
     centroids, edges = _levels(bits, x.device)
@@ -110,8 +115,11 @@ def eden_encode(source: Source, bits: int, word: int, codes: Tensor, scales: Ten
         code = torch.zeros(rows, n, dtype=torch.int64, device=x.device)
         for j in range(edges.numel()):
             code += y >= limits[:, j : j + 1]
-        dot = _row_sum(y.double() * centroids[code])
-        ratio = torch.where(dot > 0, norm / dot, torch.zeros_like(dot))
+        q = centroids[code]
+        dot = _row_sum(y.double() * q)
+        # The rotation is not normalised: Rᵀ R is n².
+        ratio = dot / (_row_sum(q * q) * float(n * n)) if least_squares else norm / dot
+        ratio = torch.where(dot > 0, ratio, torch.zeros_like(dot))
         scale = (ratio * _power(exponent, torch.float64)).to(scales.dtype)
         scales[block : block + rows] = scale.view(-1)
         codes[first * bits // 8 : (first + rows * n) * bits // 8] = pack(code.view(-1), bits)
@@ -127,7 +135,7 @@ def eden_add(out: Tensor, codes: Tensor, scales: Tensor, bits: int, word: int, a
     coordinates, blocks = eden_sizes(out.numel())
     payload_part(codes, torch.uint8, coordinates * bits // 8)
     payload_part(scales, out.dtype, blocks)
-    if not bool((scales.isfinite() & (scales >= 0)).all()):
+    if shown(~(scales.isfinite() & (scales >= 0))):
         raise broken("a scale is negative or not finite")
     centroids, _ = _levels(bits, out.device)
     flat = out.view(-1)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .basic import ordinary
+
 __all__ = [
     "expand_factors",
     "orthonormal_rows",
@@ -18,14 +20,18 @@ __all__ = [
 ]
 
 
-def project_rows(e: Tensor, g: Tensor, q: Tensor) -> Tensor:
-    """(e + g) qᵀ, of shape (n, r)."""
-    return torch.mm(e, q.t()).addmm_(g, q.t())
+def project_rows(e: Tensor, g: Tensor, q: Tensor) -> tuple[Tensor, bool]:
+    """(e + g) qᵀ, of shape (n, r); and, on the host, False if a magnitude of g or e + g reaches `limits.LARGE`."""
+    return torch.mm(e, q.t()).addmm_(g, q.t()), _ordinary(e, g)
 
 
-def project_columns(e: Tensor, g: Tensor, p: Tensor) -> Tensor:
-    """pᵀ (e + g), of shape (r, m)."""
-    return torch.mm(p.t(), e).addmm_(p.t(), g)
+def project_columns(e: Tensor, g: Tensor, p: Tensor) -> tuple[Tensor, bool]:
+    """pᵀ (e + g), of shape (r, m); and the same as `project_rows`."""
+    return torch.mm(p.t(), e).addmm_(p.t(), g), _ordinary(e, g)
+
+
+def _ordinary(e: Tensor, g: Tensor) -> bool:
+    return not g.is_cpu or (ordinary(e) and ordinary(g))
 
 
 def settle_factors(
@@ -58,9 +64,10 @@ def orthonormal_rows(batch: Tensor) -> Tensor:
             torch.set_num_threads(threads)
 
 
-def unit_rows_(rows: Tensor) -> bool:
-    """Divide each row by its largest magnitude; returns False if a row is zero, which stays zero."""
+def unit_rows_(rows: Tensor) -> bool | Tensor:
+    """Divide each row by its largest magnitude; returns False if a row is zero, which stays zero (on a device: a tensor)."""
     largest = rows.abs().amax(dim=1, keepdim=True)
     zero = largest == 0
     rows.div_(largest.masked_fill_(zero, 1))
-    return not zero.any()
+    whole = ~zero.any()
+    return bool(whole) if rows.is_cpu else whole

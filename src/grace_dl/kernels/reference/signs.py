@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..check import checked_flag, checked_means, checked_scale, payload_part, working
+from ..check import checked_flag, checked_means, payload_part, scale_part, working
 from ..source import Source
 from ..wire import packed_bytes
 from .basic import compensated
@@ -41,7 +41,7 @@ def sign_encode(source: Source, word: int, bits: Tensor, flag: Tensor) -> None:
     v = compensated(source)
     coin = draws(word, torch.arange(n, device=x.device)) >> 31 == 1
     bits.copy_(pack((v < 0) | ((v == 0) & coin), 1))
-    flag.fill_(int((v != 0).any()))
+    flag.copy_((v != 0).any())
     if source.leaves("compensated"):
         x.view(-1).copy_(v)
 
@@ -120,7 +120,7 @@ def scaled_sign_add(out: Tensor, bits: Tensor, scale: Tensor) -> None:
     working(out)
     n = out.numel()
     payload_part(bits, torch.uint8, packed_bytes(n, 1))
-    checked_scale(scale, out.dtype)
+    scale_part(scale, out.dtype)
     out.view(-1).add_(torch.where(_negative(bits, n), -scale, scale))
 
 
@@ -148,5 +148,7 @@ def onebit_add(out: Tensor, bits: Tensor, means: Tensor) -> None:
     working(out)
     n = out.numel()
     payload_part(bits, torch.uint8, packed_bytes(n, 1))
-    checked_means(means, out.dtype)
+    payload_part(means, out.dtype, 2)
+    if means.is_cpu:
+        checked_means(means, out.dtype)
     out.view(-1).add_(torch.where(_negative(bits, n), means[0], means[1]))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..check import broken, payload_part
+from ..check import broken, payload_part, shown
 from ..source import Source
 from ..wire import packed_bytes
 from .basic import formed
@@ -87,6 +87,6 @@ def sketch_add(out: Tensor, codes: Tensor, means: Tensor, bits: int, alpha: floa
     """`out += alpha * decoded`."""
     payload_part(codes, torch.uint8, packed_bytes(out.numel(), bits))
     payload_part(means, out.dtype, 1 << bits)
-    if not bool(means.isfinite().all()):
+    if shown(~means.isfinite()):
         raise broken("a bucket's mean is not finite")
     out.view(-1).add_(means[unpack_checked(codes, bits, out.numel())] * alpha)

@@ -6,17 +6,19 @@ sorts above all other values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from ..check import broken
+from ..check import announced, broken
 from ..source import Correction, Source
 from ..wire import Sampling, Sent, index_bytes
 from .basic import all_finite, clear_, formed
-from .indices import decode_indices, encode_indices
+from .basic import largest as highest
+from .indices import decode_indices, encode_indices, encode_marked
 from .randomness import draws
 
 __all__ = [
@@ -49,11 +51,22 @@ def largest(keys: Tensor, k: int) -> Tensor:
         return torch.arange(keys.numel(), device=keys.device)
     if k == 0:
         return torch.empty(0, dtype=torch.int64, device=keys.device)
+    return _positions(_marked(keys, k), k)
+
+
+def _marked(keys: Tensor, k: int) -> Tensor:
+    """Which keys are the `k` largest, 0 < k < n; ties are broken by the lowest position."""
     least = torch.topk(keys, k, sorted=False).values.min()
-    above = keys > least
-    ties = (keys == least).nonzero().view(-1)
-    above[ties[: k - int(above.sum())]] = True
-    return above.nonzero().view(-1)
+    above, ties = keys > least, keys == least
+    return above | (ties & (ties.cumsum(0) <= k - above.sum()))
+
+
+def _positions(marked: Tensor, k: int) -> Tensor:
+    """Where at most `k` elements are marked, in order, then the last position; without asking for their number."""
+    n = marked.numel()
+    place = torch.where(marked, marked.cumsum(0) - 1, k)
+    padded = torch.full((k + 1,), n - 1, dtype=torch.int64, device=marked.device)
+    return padded.scatter_(0, place, torch.arange(n, device=marked.device))[:k]
 
 
 def narrow_values(v: Tensor, out: Tensor) -> None:
@@ -120,7 +133,7 @@ def combine_with(
     for out, of_ranks in zip(outs, sent):
         clear_(out)
         for values, index, count in of_ranks:
-            add(out, values, index, alpha, count)
+            add(out, values, index, alpha, announced(values, count))
 
 
 def sparse_zero_(out: Tensor, index: Tensor, k: int, count: int | None = None) -> None:
@@ -163,25 +176,41 @@ def dgc_encode(
     """At most `k` elements above a threshold estimated from a sample (Lin 2018, section 4 and its code)."""
     v, ef = formed(source)
     keys = magnitudes(v)
-    chosen = largest(keys, k) if sampling.samples >= v.numel() else _sampled(v, keys, k, sampling)
-    count.fill_(chosen.numel())
-    _emit(v, chosen, ef, k, values, index)
+    if sampling.samples >= v.numel():
+        count.fill_(min(k, v.numel()))
+        return _emit(v, largest(keys, k), ef, k, values, index)
+    hit = keys >= magnitudes(_threshold(v, keys, k, sampling))
+    if k < v.numel():
+        # Elements below the threshold come last, and only if there are fewer hits than places.
+        hit &= _marked(torch.where(hit, keys, -1), k)
+    number = hit.sum()
+    chosen = _positions(hit, k)
+    valid = torch.arange(k, device=v.device) < number
+    sent = v[chosen]
+    narrow_values(sent, values)
+    values.masked_fill_(~valid, 0)
+    encode_marked(hit, chosen, index)
+    count.fill_(number)
+    if ef:
+        # Places without a hit write what the first one writes: it is the only way to write nothing more.
+        left = sent - values.to(v.dtype)
+        v[torch.where(valid, chosen, chosen[:1])] = torch.where(valid, left, left[:1])
 
 
-def _sampled(v: Tensor, keys: Tensor, k: int, s: Sampling) -> Tensor:
+def _threshold(v: Tensor, keys: Tensor, k: int, s: Sampling) -> Tensor:
+    """The estimated threshold; the loop runs on the device of `v`, which is not asked whether it may end."""
     places = torch.arange(s.samples, device=v.device)
     places = s.start + places * s.stride if s.stride else draws(s.word, places) * v.numel() >> 32
     threshold = torch.topk(v.abs()[places], s.rank, sorted=False).values.min()
+    # Integers: torch would compare with the products themselves in float32.
+    fewest, most = math.ceil(s.lower * k), math.floor(s.upper * k)
     for _ in range(s.iterations):
-        hits = int((keys >= magnitudes(threshold)).sum())
-        if hits < s.lower * k:
-            threshold = threshold * s.lower
-        elif hits > s.upper * k and not s.resample:
-            threshold = threshold * s.upper
-        else:
-            break
-    hit = (keys >= magnitudes(threshold)).nonzero().view(-1)
-    return hit[largest(keys[hit], k)]
+        hits = (keys >= magnitudes(threshold)).sum()
+        # Within the bounds nothing changes, then or in later iterations.
+        lowered = torch.where(hits < fewest, threshold * s.lower, threshold)
+        raised = (hits > most) & (not s.resample)
+        threshold = torch.where(raised, threshold * s.upper, lowered)
+    return threshold
 
 
 def dgc_correct_(state: Correction, mu: float, nesterov: bool) -> None:
@@ -222,15 +251,20 @@ def dgc_step_(
 ) -> Iterator[bool]:
     """`dgc_correct_`, and `dgc_encode` of the new `v`, complete until `dgc_commit_`; one state per `next`.
 
-    Yields False if a gradient is not finite: `m` and `v` are then restored, up to rounding.
+    Yields False if a gradient is not finite or reaches its limit: `m` and `v` are then restored, up to rounding.
     """
     return map(partial(_dgc_step_, mu, nesterov), states, samplings, payloads)
+
+
+def accepted(state: Correction) -> bool:
+    """Whether a gradient is finite and below its limit; those on a device are cleaned and flagged before."""
+    return not state.grad.is_cpu or highest(state.grad) < state.limit
 
 
 def _dgc_step_(
     mu: float, nesterov: bool, state: Correction, sampling: Sampling, payload: Sequence[Tensor]
 ) -> bool:
-    if not all_finite(state.grad):
+    if not accepted(state):
         return False
     dgc_correct_(state, mu, nesterov)
     try:
@@ -244,7 +278,8 @@ def _dgc_step_(
 
 def dgc_commit_(vs: Sequence[Tensor], ms: Sequence[Tensor] | None, sent: Sequence[Sent]) -> None:
     """Remove sent elements from each `v`, and zero their momentum (Lin 2018, section 3.2) unless `ms` is None."""
-    for place, (v, (values, index, count)) in enumerate(zip(vs, sent)):
+    for place, (v, (values, index, number)) in enumerate(zip(vs, sent)):
+        count = announced(values, number)
         sparse_add(v, values, index, -1.0, count)
         if ms is not None:
             sparse_zero_(ms[place], index, values.numel(), count)
@@ -252,7 +287,8 @@ def dgc_commit_(vs: Sequence[Tensor], ms: Sequence[Tensor] | None, sent: Sequenc
 
 def dgc_dense_(means: Sequence[Tensor], momenta: Sequence[Tensor], mu: float, nesterov: bool) -> list[bool]:
     """Momentum of dense parameters, after the average; if that is not finite, returns False and changes nothing."""
-    finite = [all_finite(mean) for mean in means]
+    # The verdict of a step covers averages on a device.
+    finite = [not mean.is_cpu or all_finite(mean) for mean in means]
     for mean, m, good in zip(means, momenta, finite):
         if not good:
             continue

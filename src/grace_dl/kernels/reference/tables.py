@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..check import broken, checked_scale, payload_part, working
+from ..check import broken, payload_part, scale_part, working
 from ..source import Source
 from ..wire import NATURAL_BLOCK, NATURAL_EXPONENTS, blocks, tree_magnitudes
 from .basic import compensated, safe
@@ -46,7 +46,7 @@ def u8bit_add(out: Tensor, codes: Tensor, scale: Tensor) -> None:
     """out += the tree's value times the scale."""
     working(out)
     payload_part(codes, torch.uint8, out.numel())
-    checked_scale(scale, out.dtype)
+    scale_part(scale, out.dtype)
     values, _ = tree(out.dtype, out.device)
     both = torch.cat([values, -values])
     out.view(-1).add_(both[codes.long()] * scale)
@@ -102,13 +102,18 @@ def _powers_of_two(code: Tensor, bases: Tensor, dtype: torch.dtype) -> Tensor:
     return bits.view(torch.float32).to(dtype) * units
 
 
-def natural_add(out: Tensor, codes: Tensor, bases: Tensor) -> None:
-    """out += the signed powers of two."""
+def natural_parts(out: Tensor, codes: Tensor, bases: Tensor) -> None:
+    """Raise unless codes and bases are those of `out`; their contents are checked on the host only (`check.shown`)."""
     working(out)
     n = out.numel()
     payload_part(codes, torch.uint8, n)
     payload_part(bases, torch.int16, blocks(n, NATURAL_BLOCK))
     low, high = NATURAL_EXPONENTS[out.dtype]
-    if not bool(((bases >= low) & (bases <= high)).all()):
+    if out.is_cpu and bool(((bases < low) | (bases > high)).any()):
         raise broken(f"the largest exponent of a block is outside {low}…{high}")
+
+
+def natural_add(out: Tensor, codes: Tensor, bases: Tensor) -> None:
+    """out += the signed powers of two."""
+    natural_parts(out, codes, bases)
     out.view(-1).add_(_powers_of_two(codes.long(), bases, out.dtype))

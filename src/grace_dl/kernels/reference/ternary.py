@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..check import broken, checked_scale, payload_part, working
+from ..check import broken, payload_part, scale_part, working
 from ..source import Source
 from ..wire import TRIT_GROUP, trit_bytes
 from .basic import compensated
@@ -18,6 +18,11 @@ from .reduce import tree_sum
 __all__ = ["ternary_add", "ternary_encode"]
 
 
+def _weights(device: torch.device) -> Tensor:
+    """The powers of three, made on the device: copying them there would stop the host."""
+    return (3 ** torch.arange(5, device=device)).view(5, 1)
+
+
 def trits_pack(trits: Tensor) -> Tensor:
     """Trits 0, 1, 2 as bytes; the last group is as narrow as it can be, its missing trits are 0."""
     n = trits.numel()
@@ -25,7 +30,7 @@ def trits_pack(trits: Tensor) -> Tensor:
     rest = trits[full:]
     width = trit_bytes(rest.numel())
     padded = torch.nn.functional.pad(rest, (0, 5 * width - rest.numel()))
-    weights = torch.tensor([1, 3, 9, 27, 81], device=trits.device).view(5, 1)
+    weights = _weights(trits.device)
     head = (trits[:full].view(-1, 5, TRIT_GROUP) * weights).sum(1).view(-1)
     tail = (padded.view(5, width) * weights).sum(0)
     return torch.cat([head, tail]).to(torch.uint8)
@@ -33,7 +38,7 @@ def trits_pack(trits: Tensor) -> Tensor:
 
 def trits_unpack(data: Tensor, n: int) -> Tensor:
     """The first `n` trits of `data`, as int64."""
-    divisors = torch.tensor([1, 3, 9, 27, 81], device=data.device).view(5, 1)
+    divisors = _weights(data.device)
     whole = n // (5 * TRIT_GROUP) * TRIT_GROUP
     head = data[:whole].long().view(-1, 1, TRIT_GROUP) // divisors % 3
     tail = data[whole:].long().view(1, -1) // divisors % 3
@@ -66,12 +71,16 @@ def ternary_encode(source: Source, clip: float, word: int, codes: Tensor, scale:
         x.view(-1).copy_(v - trit.to(x.dtype) * s)
 
 
+def ternary_parts(out: Tensor, codes: Tensor, scale: Tensor) -> None:
+    """Raise unless codes and scale are those of `out`; their contents are checked on the host only (`check.shown`)."""
+    working(out)
+    payload_part(codes, torch.uint8, trit_bytes(out.numel()))
+    scale_part(scale, out.dtype)
+    if out.is_cpu and bool((codes > 242).any()):
+        raise broken(f"a byte of five trits is {int(codes.max())}, above 242")
+
+
 def ternary_add(out: Tensor, codes: Tensor, scale: Tensor) -> None:
     """out += trit * scale."""
-    working(out)
-    n = out.numel()
-    payload_part(codes, torch.uint8, trit_bytes(n))
-    checked_scale(scale, out.dtype)
-    if n and int(codes.max()) > 242:
-        raise broken(f"a byte of five trits is {int(codes.max())}, above 242")
-    out.view(-1).add_((trits_unpack(codes, n) - 1).to(out.dtype) * scale)
+    ternary_parts(out, codes, scale)
+    out.view(-1).add_((trits_unpack(codes, out.numel()) - 1).to(out.dtype) * scale)

@@ -9,7 +9,12 @@ from __future__ import annotations
 from ..reference import *
 from .basic import *
 from .blocks import *
+from .cast import *
+from .dgc import *
+from .indices import *
 from .launch import ready
 from .randomness import *
 from .signs import *
 from .sparse import *
+from .tables import *
+from .ternary import *

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..check import payload_part
 from ..reference import blocks as reference
+from ..reference.combine import block_combine_ as reference_combine
 from ..source import Source
-from ..wire import packed_bytes
-from .launch import TILE, beside, halves, inputs, run, serves, tiles
+from ..wire import Payloads, packed_bytes
+from .decoding import Format
+from .launch import TILE, WIDEST, beside, float_bits, halves, inputs, run, serves, tiles
 from .programs import blocks as programs
 
-__all__ = ["block_add", "block_encode"]
+__all__ = ["block_add", "block_combine_", "block_encode"]
 
-WIDEST = 8192
-"""The longest block that a program can hold; longer ones fall back to the reference."""
-
-
-def _largest(dtype: torch.dtype) -> int:
-    """The largest finite number of `dtype`, as the bits of a float64."""
-    return int(struct.unpack("<q", struct.pack("<d", torch.finfo(dtype).max))[0])
-
-
-def _span(bits: int) -> int:
-    """Bytes that a code can span, which depends on the bits at which codes start."""
-    return max(1, bits // 8) if bits in (1, 2, 4, 8, 16) else (bits + 14) // 8
+WIDEST_CODE = 16
+"""The longest code, in bits, that programs read and write; longer ones fall back to the reference."""
 
 
 def block_encode(
@@ -35,7 +28,7 @@ def block_encode(
 ) -> None:
     """Round abs(v) * (levels / scale) up or down at random, without bias (Alistarh et al. 2017, eq. 3.1)."""
     x = source.x
-    if not serves(x) or block > WIDEST or bits > 16:
+    if not serves(x) or block > WIDEST or bits > WIDEST_CODE:
         return reference.block_encode(source, block, levels, bits, norm, word, codes, scales)
     n = x.numel()
     payload_part(codes, torch.uint8, packed_bytes(n, bits))
@@ -61,7 +54,7 @@ def block_encode(
         LOG=log,
         LEVELS=levels,
         BITS=bits,
-        LARGEST=_largest(x.dtype),
+        LARGEST=float_bits(torch.finfo(x.dtype).max),
         L2=norm == "l2",
         PACKED=packed,
         HAS_G=source.grad is not None,
@@ -71,18 +64,29 @@ def block_encode(
         run(programs.pack_codes, tiles(codes.numel(), 128), x, into, n, codes, BITS=bits, BYTES=128)
 
 
+def _check(out: Tensor, codes: Tensor, scales: Tensor, block: int, levels: int, bits: int) -> None:
+    reference.block_parts(out, codes, scales, block, bits)
+    if out.is_cpu:
+        reference.block_codes(codes, out.numel(), levels, bits)
+
+
+def _format(block: int, levels: int, bits: int) -> Format:
+    add = partial(reference.block_add, block=block, levels=levels, bits=bits)
+    check = partial(_check, block=block, levels=levels, bits=bits)
+    return Format(programs.quantised, add, check, block, levels, bits)
+
+
 def block_add(out: Tensor, codes: Tensor, scales: Tensor, block: int, levels: int, bits: int) -> None:
-    """out += q * (scale / levels), after checking that codes and scales are valid."""
-    if not serves(out) or bits > 16:
+    """out += q * (scale / levels)."""
+    if bits > WIDEST_CODE:
         return reference.block_add(out, codes, scales, block, levels, bits)
-    n = out.numel()
-    payload_part(codes, torch.uint8, packed_bytes(n, bits))
-    payload_part(scales, out.dtype, tiles(n, block))
-    beside(out, codes, scales)
-    bad = torch.zeros(1, dtype=torch.int32, device=out.device)
-    kind = {"LEVELS": levels, "BITS": bits, "SPAN": _span(bits), "TILE": TILE}
-    run(programs.block_check, tiles(n), out, codes, scales, n, scales.numel(), bad, **kind)
-    if bad.item():
-        # The reference finds the same error before it adds anything, and raises it.
-        return reference.block_add(out, codes, scales, block, levels, bits)
-    run(programs.block_add, tiles(n), out, out, codes, scales, n, BLOCK=block, **kind)
+    _format(block, levels, bits).add(out, codes, scales)
+
+
+def block_combine_(
+    outs: Sequence[Tensor], payloads: Payloads, divisor: float, block: int, levels: int, bits: int
+) -> None:
+    """Each of `outs` = the sum over ranks of what `block_add` adds, over `divisor`."""
+    if bits > WIDEST_CODE:
+        return reference_combine(outs, payloads, divisor, block, levels, bits)
+    _format(block, levels, bits).combine_(outs, payloads, divisor)

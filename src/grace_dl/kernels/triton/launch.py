@@ -14,13 +14,14 @@ from ...errors import ConfigError, UnsupportedError
 from ..source import Source
 from .programs import common
 
-__all__ = ["INTERPRETED", "beside", "halves", "inputs", "ready", "run", "scalars", "tiles"]
-
 INTERPRETED = not isinstance(common.form, triton.JITFunction)
 """Whether kernels run in Triton's interpreter: `TRITON_INTERPRET=1` was set when Triton was imported."""
 
 TILE = 1024
 """Default number of elements per program."""
+
+WIDEST = 8192
+"""The longest block that a program can hold; longer ones fall back to the reference."""
 
 _SERVED = (torch.float32, torch.float64)
 
@@ -34,11 +35,14 @@ def ready(device: str) -> None:
         )
 
 
+def runs(x: Tensor) -> bool:
+    """Whether kernels run on the device of `x`."""
+    return x.is_cuda or (x.is_cpu and INTERPRETED)
+
+
 def serves(x: Tensor) -> bool:
     """Whether the kernels support tensors like `x`; others, and empty ones, fall back to the reference."""
-    if x.dtype not in _SERVED or not x.is_contiguous() or x.numel() == 0:
-        return False
-    return x.is_cuda or (x.is_cpu and INTERPRETED)
+    return x.dtype in _SERVED and x.is_contiguous() and x.numel() > 0 and runs(x)
 
 
 def beside(x: Tensor, *others: Tensor | None) -> None:
@@ -67,6 +71,11 @@ def inputs(source: Source) -> tuple[Any, ...]:
 def scalars(value: float) -> tuple[int, int]:
     """A float64 as two int32 halves, low first."""
     return struct.unpack("<ii", struct.pack("<d", value))
+
+
+def float_bits(value: float) -> int:
+    """The bits of a float64, for a constant of a program: a float would be rounded to float32."""
+    return int(struct.unpack("<q", struct.pack("<d", value))[0])
 
 
 def halves(word: int) -> tuple[int, int]:

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..check import checked_flag, checked_means, checked_scale, payload_part
 from ..reference import signs as reference
+from ..reference.combine import vote_each
 from ..source import Source
-from ..wire import packed_bytes
+from ..wire import Payloads, packed_bytes
+from .bucket import run_bucket, together
+from .decoding import Format
 from .launch import TILE, beside, halves, inputs, run, serves, tiles
 from .programs import signs as programs
+from .reduce import row_totals
 
 __all__ = [
     "onebit_add",
+    "onebit_combine_",
     "onebit_encode",
     "scaled_sign_add",
+    "scaled_sign_combine_",
     "scaled_sign_encode",
     "sign_add",
+    "sign_combine_",
     "sign_encode",
     "sign_vote",
 ]
@@ -77,11 +85,7 @@ def _totals(
     sums = torch.empty(rows, blocks, dtype=torch.float64, device=x.device)
     constants = {"SIDES": sides, "SMALLER": smaller, "HAS_G": has_g}
     run(programs.side_sums, blocks, x, *arguments, n, sums, counts, **constants)
-    while (width := sums.shape[1]) > 1:
-        above = torch.empty(rows, tiles(width, 1024), dtype=torch.float64, device=x.device)
-        run(programs.row_sums, (above.shape[1], rows), x, sums, width, above)
-        sums = above
-    return sums.view(-1), counts
+    return row_totals(sums), counts
 
 
 def _means(x: Tensor, arguments: tuple[object, ...], sides: bool, has_g: bool) -> Tensor:
@@ -151,24 +155,46 @@ def _two_encode(source: Source, owed: Tensor | None, bits: Tensor, sides: bool) 
     return means
 
 
-def _two_add(out: Tensor, bits: Tensor, values: Tensor, scaled: bool) -> None:
-    n = out.numel()
-    payload_part(bits, torch.uint8, packed_bytes(n, 1))
-    beside(out, bits, values)
-    run(programs.two_add, tiles(n), out, out, bits, values, n, SCALED=scaled, TILE=TILE)
+def sign_combine_(outs: Sequence[Tensor], payloads: Payloads, words: Sequence[int]) -> None:
+    """`sign_vote` of the ranks whose tensor is not zero, with each tensor's word."""
+    if not together(outs):
+        return vote_each(sign_vote, outs, payloads, words)
+    for out, of_ranks in zip(outs, payloads):
+        for bits, flag in of_ranks:
+            payload_part(bits, torch.uint8, packed_bytes(out.numel(), 1))
+            payload_part(flag, torch.uint8, 1)
+            if out.is_cpu:
+                checked_flag(flag)
+    run_bucket(programs.sign_combine, outs, payloads, None, words)
+
+
+def _values_part(out: Tensor, bits: Tensor, values: Tensor, *, count: int) -> None:
+    """Check a payload of signs and the one or two numbers they stand for; those on a device were checked with a step."""
+    payload_part(bits, torch.uint8, packed_bytes(out.numel(), 1))
+    payload_part(values, out.dtype, count)
+    if out.is_cpu:
+        (checked_scale if count == 1 else checked_means)(values, out.dtype)
+
+
+_SCALED = Format(programs.scaled_signs, reference.scaled_sign_add, partial(_values_part, count=1))
+_ONEBIT = Format(programs.two_means, reference.onebit_add, partial(_values_part, count=2))
+
+
+def scaled_sign_combine_(outs: Sequence[Tensor], payloads: Payloads, divisor: float) -> None:
+    """Each of `outs` = the sum over ranks of what `scaled_sign_add` adds, over `divisor`."""
+    _SCALED.combine_(outs, payloads, divisor)
+
+
+def onebit_combine_(outs: Sequence[Tensor], payloads: Payloads, divisor: float) -> None:
+    """Each of `outs` = the sum over ranks of what `onebit_add` adds, over `divisor`."""
+    _ONEBIT.combine_(outs, payloads, divisor)
 
 
 def scaled_sign_add(out: Tensor, bits: Tensor, scale: Tensor) -> None:
     """out += scale or -scale."""
-    if not serves(out):
-        return reference.scaled_sign_add(out, bits, scale)
-    checked_scale(scale, out.dtype)
-    _two_add(out, bits, scale, True)
+    _SCALED.add(out, bits, scale)
 
 
 def onebit_add(out: Tensor, bits: Tensor, means: Tensor) -> None:
     """out += the mean selected by each bit."""
-    if not serves(out):
-        return reference.onebit_add(out, bits, means)
-    checked_means(means, out.dtype)
-    _two_add(out, bits, means, False)
+    _ONEBIT.add(out, bits, means)

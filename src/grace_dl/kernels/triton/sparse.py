@@ -1,6 +1,6 @@
 """Triton: selecting elements by magnitude, random-k, and adding elements back.
 
-The reference codes and decodes indices, since few elements are selected.
+Indices of single payloads are decoded by the reference, those of a bucket by `indices`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from torch import Tensor
 
 from ..check import broken, payload_part
 from ..reference import sparse as reference
-from ..reference.indices import decode_indices, encode_indices
+from ..reference.indices import decode_indices
 from ..source import Source
 from ..wire import Sent, index_bytes
 from .basic import axpby_
+from .indices import combine_entries, commit_entries, decodable, encode_entries
 from .launch import TILE, beside, halves, inputs, run, scalars, serves, tiles
 from .programs import sparse as programs
 
 __all__ = [
+    "dgc_commit_",
     "randomk_add",
     "randomk_encode",
     "sparse_add",
@@ -28,7 +30,7 @@ __all__ = [
     "topk_encode",
 ]
 
-_KEYS = {torch.float32: torch.int32, torch.float64: torch.int64}
+KEYS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 def _before(counts: Tensor) -> Tensor:
@@ -36,10 +38,13 @@ def _before(counts: Tensor) -> Tensor:
     return counts.cumsum(0) - counts
 
 
-def _select(source: Source, ef: bool, least: Tensor, k: int | None) -> tuple[Tensor, Tensor]:
-    """Sorted indices and values of the magnitudes above `least`; with `k`, also of the first equal ones, up to k.
+def select(
+    source: Source, ef: bool, least: Tensor, k: int | None, ties_count: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sorted indices and values of the magnitudes above `least`, and their number.
 
-    With `ef`, x holds v afterwards. Without `k` the number of elements is read back from the device.
+    With `k`, also of the first equal ones, up to k, unless `ties_count` (on the device) is False; then the last index and
+    zeros follow. With `ef`, x holds v afterwards. Without `k` the number of elements is read back from the device.
     """
     x = source.x
     n = x.numel()
@@ -51,29 +56,43 @@ def _select(source: Source, ef: bool, least: Tensor, k: int | None) -> tuple[Ten
     found = above.sum()
     size = int(found) if k is None else k
     allowed = torch.zeros_like(found) if k is None else k - found
-    index = torch.empty(size, dtype=torch.int64, device=x.device)
-    values = torch.empty(size, dtype=x.dtype, device=x.device)
+    if ties_count is not None:
+        allowed = allowed * ties_count
+    index = torch.full((size,), n - 1, dtype=torch.int64, device=x.device)
+    values = torch.zeros(size, dtype=x.dtype, device=x.device)
     if ef:
         source = Source(x)  # x already holds v
     arguments = (n, least, _before(above), _before(ties), allowed, index, values)
     has_g = source.grad is not None
     run(programs.select_write, count, x, *inputs(source), *arguments, HAS_G=has_g, TILE=TILE)
-    return index, values
+    return index, values, found + allowed
 
 
-def _emit(x: Tensor, ef: bool, chosen: Tensor, sent: Tensor, k: int, values: Tensor, index: Tensor) -> None:
-    """Write values and coded indices; with `ef`, subtract the sent values from x, which holds v."""
+def emit(
+    x: Tensor,
+    ef: bool,
+    chosen: Tensor,
+    sent: Tensor,
+    values: Tensor,
+    index: Tensor,
+    count: Tensor | None = None,
+) -> None:
+    """Write values and coded indices, `count` of which are real; with `ef`, subtract the values from x, which holds v."""
+    k = values.numel()
+    if k == 0:
+        return
     reference.narrow_values(sent, values)
-    encode_indices(chosen, x.numel(), k, index)
+    encode_entries(chosen, x.numel(), k, index, count)
     if ef:
-        _scatter(x, chosen, values, -1.0)
+        _scatter(x, chosen, values, -1.0, count)
 
 
-def _scatter(out: Tensor, index: Tensor, values: Tensor, alpha: float) -> None:
+def _scatter(out: Tensor, index: Tensor, values: Tensor, alpha: float, count: Tensor | None = None) -> None:
     k = index.numel()
     if k:
-        arguments = (index, values.to(out.dtype), *scalars(alpha), k)
-        run(programs.scatter_add, tiles(k), out, out, *arguments, TILE=TILE)
+        arguments = (index, values.to(out.dtype), *scalars(alpha), k, index if count is None else count)
+        limited = count is not None
+        run(programs.scatter_add, tiles(k), out, out, *arguments, LIMITED=limited, TILE=TILE)
 
 
 def topk_encode(source: Source, k: int, values: Tensor, index: Tensor) -> None:
@@ -85,15 +104,15 @@ def topk_encode(source: Source, k: int, values: Tensor, index: Tensor) -> None:
     payload_part(values, values.dtype, k)
     payload_part(index, torch.uint8, index_bytes(n, k))
     beside(x, values, index)
-    found = torch.empty(n, dtype=_KEYS[x.dtype], device=x.device)
+    found = torch.empty(n, dtype=KEYS[x.dtype], device=x.device)
     formed = {"HAS_G": source.grad is not None, "EF": ef, "TILE": TILE}
     run(programs.form_keys, tiles(n), x, *inputs(source), n, found, **formed)
     if ef:
         source = Source(x)  # x already holds v
     least = torch.topk(found, k, sorted=False).values.min()
     del found
-    chosen, sent = _select(source, ef, least, k)
-    _emit(x, ef, chosen, sent, k, values, index)
+    chosen, sent, _ = select(source, ef, least, k)
+    emit(x, ef, chosen, sent, values, index)
 
 
 def threshold_encode(source: Source, threshold: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -103,11 +122,11 @@ def threshold_encode(source: Source, threshold: float, dtype: torch.dtype) -> tu
         return reference.threshold_encode(source, threshold, dtype)
     # |v| >= threshold means above the next smaller magnitude.
     least = reference.magnitudes(torch.tensor(threshold, dtype=x.dtype)).sub_(1).to(x.device)
-    chosen, sent = _select(source, ef, least, None)
+    chosen, sent, _ = select(source, ef, least, None)
     k = chosen.numel()
     values = torch.empty(k, dtype=dtype, device=x.device)
     index = torch.empty(index_bytes(x.numel(), k), dtype=torch.uint8, device=x.device)
-    _emit(x, ef, chosen, sent, k, values, index)
+    emit(x, ef, chosen, sent, values, index)
     return values, index
 
 
@@ -152,4 +171,15 @@ def randomk_add(out: Tensor, values: Tensor, word: int, alpha: float = 1.0) -> N
 
 def sparse_combine_(outs: Sequence[Tensor], sent: Sequence[Sequence[Sent]], alpha: float) -> None:
     """Overwrite each of `outs` with alpha times the sum of what all ranks sent for it."""
-    reference.combine_with(sparse_add, outs, sent, alpha)
+    if decodable([(out, payload) for out, of_ranks in zip(outs, sent) for payload in of_ranks]):
+        combine_entries(outs, sent, alpha)
+    else:
+        reference.combine_with(sparse_add, outs, sent, alpha)
+
+
+def dgc_commit_(vs: Sequence[Tensor], ms: Sequence[Tensor] | None, sent: Sequence[Sent]) -> None:
+    """Remove sent elements from each `v`, and zero their momentum (Lin 2018, section 3.2) unless `ms` is None."""
+    if decodable(list(zip(vs, sent))):
+        commit_entries(vs, ms, sent)
+    else:
+        reference.dgc_commit_(vs, ms, sent)

@@ -8,42 +8,48 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....train import overrides
-from ...options import add_methods, names, whole_numbers
+from ...options import add_methods, add_rates, add_task, add_workers, note_defaults
+from ...parser import Listed, positive, whole
 
 if TYPE_CHECKING:
     from ....bench.accuracy import StudyPlan
 
 SUMMARY = "final accuracy and time to reach one, over seeds and link rates"
+EXAMPLES = (
+    "grace bench accuracy --quick",
+    "grace bench accuracy --task mnist --rate 100mbit,1gbit --seeds 1,2 --methods topk:0.01",
+    "grace bench accuracy --task lm --workers 4 --methods topk:0.01 diloco sparseloco",
+    "grace bench accuracy --from-runs runs/cifar.small.np2",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--task",
-        nargs="+",
-        metavar="NAME",
-        help="cifar, mnist, synthetic, or config files as for `grace train` (default cifar)",
+    add_task(
+        parser,
+        "cifar, mnist, lm (characters), synthetic, or config files as for `grace train` (default cifar)",
     )
-    parser.add_argument(
-        "--rate",
-        default="loopback",
-        help="link rates by commas, such as 100mbit,1gbit,unlimited (needs root); default loopback: no links",
-    )
-    parser.add_argument("--workers", type=int, default=2, help="workers, one thread each (default 2)")
+    add_rates(parser, "loopback")
+    add_workers(parser, several=True)
     add_methods(
         parser,
-        "methods beside ddp (plain float32) and bf16, such as topk:0.01 powersgd:rank=4; exactly these if ddp is among them",
+        "methods beside ddp (plain float32) and bf16, such as topk:0.01 powersgd:rank=4, and local steps, such as diloco sparseloco:100 "
+        "or 'local(int4; every=30)'; exactly these if ddp is among them",
     )
-    parser.add_argument("--seeds", help="seeds, by commas (default 1,2,3)")
-    parser.add_argument("--epochs", type=int, help="epochs of a run (default: those of the config file)")
+    parser.add_argument(
+        "--seeds", action=Listed, item=whole(0), metavar="N", help="seeds of the runs (default 1,2,3)"
+    )
+    parser.add_argument(
+        "--epochs", type=whole(), metavar="N", help="epochs of a run (default: those of the config file)"
+    )
     parser.add_argument(
         "--timed-epochs",
-        type=int,
+        type=whole(),
         metavar="N",
         help="train in full at the first rate only; at the others time N epochs, as the training is the same",
     )
     parser.add_argument(
         "--target",
-        type=float,
+        type=positive,
         metavar="PERCENT",
         help="accuracy to reach (default: one point below the end of the worst ddp run)",
     )
@@ -60,12 +66,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     overrides.accept(parser)
 
 
+def uses_links(arguments: argparse.Namespace) -> bool:
+    from ....bench.virtual_hosts import with_links
+
+    return not arguments.from_runs and bool(with_links(arguments.rate))
+
+
 def run(arguments: argparse.Namespace) -> None:
     from ....bench import accuracy
     from ....errors import ConfigError
 
     target = arguments.target
-    if target is not None and not 0 < target <= 100:
+    if target is not None and target > 100:
         raise ConfigError(f"--target {target:g} must be a percentage of correct answers, such as 65.")
     if arguments.from_runs:
         results = accuracy.import_runs(arguments.from_runs, arguments.out, fresh=arguments.fresh)
@@ -80,11 +92,13 @@ def _plan(arguments: argparse.Namespace) -> StudyPlan:
 
     quick = arguments.quick
     methods = ["int8", "topk:0.01"] if quick else accuracy.METHODS
+    chosen = select(arguments.methods, default=methods, beside=accuracy.BESIDE, rules=True)
+    note_defaults(arguments.methods)
     return accuracy.StudyPlan(
-        methods=select(arguments.methods, default=methods, beside=accuracy.BESIDE),
+        methods=chosen,
         task=arguments.task or (["synthetic"] if quick else ["cifar"]),
-        rates=names(arguments.rate),
-        seeds=whole_numbers("--seeds", arguments.seeds or ("1" if quick else "1,2,3"), least=0),
+        rates=arguments.rate,
+        seeds=arguments.seeds or ([1] if quick else [1, 2, 3]),
         workers=arguments.workers,
         epochs=2 if quick and arguments.epochs is None else arguments.epochs,
         timed_epochs=arguments.timed_epochs,

@@ -1,35 +1,46 @@
-"""Time training steps between hosts joined by links of given rates, made on this machine from network namespaces
-(needs root; the real network is not touched)."""
+"""Time training steps between hosts joined by links of given rates, made on this machine from network namespaces. Needs
+Linux, but not root; the real network is not touched."""
 
 from __future__ import annotations
 
 import argparse
 
-from ...options import names, whole_numbers
-from .step import MODELS, add_plan_arguments, plan_of, workloads_of
+from ...options import add_models, add_per_host, add_rates, add_workers
+from .step import add_plan_arguments, plan_of, workloads_of
 
 SUMMARY = "the same between hosts joined by links of given rates"
+EXAMPLES = (
+    "grace bench link --quick --rate 100mbit",
+    "grace bench link --rate 100mbit,1gbit --methods topk:0.01 int4 --workers 2,4",
+    "grace bench link --rate 1gbit --methods int4 --through hsdp --workers 4 --per-host 2",
+    "grace bench link --rate 1gbit --methods int4 'hierarchical(outer=int4)' --workers 4 --per-host 2",
+)
+MODEL = "transformer"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default="transformer", help=f"{MODELS} (default transformer)")
-    parser.add_argument("--rate", default="100mbit,1gbit,10gbit,unlimited", help="link rates, by commas")
-    parser.add_argument("--workers", default="2", help="numbers of hosts, by commas (default 2)")
+    add_models(parser, MODEL)
+    add_rates(parser, "100mbit,1gbit,10gbit,unlimited")
+    add_workers(parser, several=True)
+    add_per_host(parser)
     add_plan_arguments(parser)
+
+
+def uses_links(arguments: argparse.Namespace) -> bool:
+    from ....bench.virtual_hosts import with_links
+
+    return bool(with_links(arguments.rate))
 
 
 def run(arguments: argparse.Namespace) -> None:
     from ....bench.step_benchmark import measure_links
-    from ....errors import ConfigError
 
-    workload, *others = workloads_of(arguments)
-    if others:
-        raise ConfigError(f"--model {arguments.model!r}: give one model; `grace bench step` takes several.")
     measure_links(
-        workload,
+        workloads_of(arguments, MODEL),
         plan_of(arguments),
         arguments.out,
-        workers=whole_numbers("--workers", arguments.workers),
-        rates=names(arguments.rate),
+        workers=arguments.workers,
+        rates=arguments.rate,
+        per_host=arguments.per_host,
         fresh=arguments.fresh,
     )

@@ -5,39 +5,55 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from ...options import add_methods, names
+from ...options import (
+    add_batch_size,
+    add_methods,
+    add_models,
+    add_threads,
+    add_workers,
+    note_defaults,
+)
+from ...parser import Listed, whole
 
 if TYPE_CHECKING:
     from ....bench.step_benchmark import StepPlan
     from ....bench.workload import Workload
 
 SUMMARY = "a training step and its parts, beside plain DDP"
-MODELS = (
-    "resnet18, resnet50, resnet152, vgg16, inception-v4, densenet201, bert-base, bert-large, transformer, cnn, "
-    "resnet50-shapes, small-shapes"
+EXAMPLES = (
+    "grace bench step --quick",
+    "grace bench step --model resnet50-shapes --methods topk:0.01 powersgd:rank=4",
+    "grace bench step --model resnet18,bert-base --batch-size 4 --image-size 96",
 )
+MODEL = "resnet50-shapes"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_models(parser, MODEL)
+    add_workers(parser, several=True)
     parser.add_argument(
-        "--model", default="resnet50-shapes", help=f"{MODELS}; several by commas (default resnet50-shapes)"
-    )
-    parser.add_argument("--workers", type=int, default=2, help="workers in all (default 2)")
-    parser.add_argument(
-        "--hosts", default="", help="hosts to spread them over, reached by ssh (default: this one)"
+        "--hosts",
+        nargs="+",
+        default=[],
+        metavar="HOST",
+        help="hosts to spread them over, reached by ssh (default: this one)",
     )
     add_plan_arguments(parser)
+
+
+def uses_links(arguments: argparse.Namespace) -> bool:
+    return False
 
 
 def run(arguments: argparse.Namespace) -> None:
     from ....bench.step_benchmark import measure_steps
 
     measure_steps(
-        workloads_of(arguments),
+        workloads_of(arguments, MODEL),
         plan_of(arguments),
         arguments.out,
         workers=arguments.workers,
-        hosts=arguments.hosts,
+        hosts=" ".join(arguments.hosts),
         fresh=arguments.fresh,
     )
 
@@ -46,36 +62,39 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     """Options shared by `step` and `link`."""
     add_methods(
         parser,
-        "methods beside the baselines ddp and ddp-fp16, such as topk:0.01 powersgd:rank=4, or all; exactly these if "
-        "one of the baselines is among them (ssgd is another name of ddp)",
+        "methods beside the baselines ddp and ddp-fp16, such as topk:0.01 powersgd:rank=4, or all, and local steps, such as diloco "
+        "or 'local(int4; every=30)'; exactly these if one of the baselines is among them (ssgd is another name of ddp)",
     )
     parser.add_argument(
         "--through",
-        default="ddp",
+        action=Listed,
+        default=["ddp"],
         metavar="TARGET",
-        help="what methods are attached to: ddp (default), optimizer, or both by commas",
+        help="what methods are attached to: ddp (default), optimizer, fsdp (FSDP2), hsdp (FSDP2 over pairs of workers, with replicas), or several",
     )
+    add_batch_size(parser, "the model's own")
     parser.add_argument(
-        "--batch-size", type=int, help="samples per worker and step (default: the model's own)"
+        "--image-size", type=whole(), metavar="N", help="pixels per side (default 224; inception-v4: 299)"
     )
-    parser.add_argument("--image-size", type=int, help="pixels per side (default 224; inception-v4: 299)")
-    parser.add_argument("--length", type=int, help="words of a sentence (default 64)")
-    parser.add_argument("--threads", type=int, default=1, help="threads of a worker (default 1)")
-    parser.add_argument("--rounds", type=int, default=15, help="steps measured, at most (default 15)")
+    parser.add_argument("--length", type=whole(), metavar="N", help="words of a sentence (default 64)")
+    add_threads(parser, several=False)
+    parser.add_argument(
+        "--rounds", type=whole(3), default=15, metavar="N", help="steps measured, at most (default 15)"
+    )
 
 
 def plan_of(arguments: argparse.Namespace) -> StepPlan:
     """What is measured, and how."""
     from ....bench.step_benchmark import StepPlan, candidates
 
-    chosen = candidates(arguments.methods, names(arguments.through))
+    chosen = candidates(arguments.methods, arguments.through)
+    note_defaults(arguments.methods)
     return StepPlan(chosen, arguments.rounds, arguments.threads)
 
 
-def workloads_of(arguments: argparse.Namespace) -> list[Workload]:
+def workloads_of(arguments: argparse.Namespace, default: str) -> list[Workload]:
     """The models with the given sizes."""
-    from ....bench.workload import Workload, workloads
+    from ....bench.workload import workloads
 
-    if arguments.quick:
-        return [Workload("small-shapes")]
-    return workloads(arguments.model, arguments.batch_size, arguments.image_size, arguments.length)
+    models = arguments.model or ["small-shapes" if arguments.quick else default]
+    return workloads(models, arguments.batch_size, arguments.image_size, arguments.length)

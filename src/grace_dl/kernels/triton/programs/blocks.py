@@ -5,13 +5,7 @@
 import triton
 import triton.language as tl
 
-from .common import divide, halve, source, uniforms
-
-
-@triton.jit
-def real_bits(ROWS: tl.constexpr, BITS: tl.constexpr):
-    """ROWS times the float64 of these bits: a literal would be read as float32."""
-    return tl.full((ROWS,), BITS, tl.int64).to(tl.float64, bitcast=True)
+from .common import COEFFICIENTS, divide, halve, real_bits, source, uniforms
 
 
 @triton.jit
@@ -67,7 +61,7 @@ def steps(scale, levels):
     return tl.where(step * levels < float("inf"), step, below)
 
 
-@triton.jit(do_not_specialize=["beta_low", "beta_high", "gamma_low", "gamma_high", "k0", "k1"])
+@triton.jit(do_not_specialize=[*COEFFICIENTS, "k0", "k1"])
 def block_encode(
     x,
     g,
@@ -150,8 +144,9 @@ def pack_codes(codes, n, out, BITS: tl.constexpr, BYTES: tl.constexpr):
 
 
 @triton.jit
-def read_codes(codes, where, n, BITS: tl.constexpr, SPAN: tl.constexpr):
-    """The codes of elements; SPAN is how many bytes one code can span."""
+def read_codes(codes, where, n, BITS: tl.constexpr):
+    """The codes of elements. SPAN is how many bytes one code can span, which depends on the bits at which codes start."""
+    SPAN: tl.constexpr = 1 if 8 % BITS == 0 else (BITS + 14) // 8 if BITS % 8 else BITS // 8
     bit = where * BITS
     byte = bit >> 3
     mask = where < n
@@ -163,47 +158,19 @@ def read_codes(codes, where, n, BITS: tl.constexpr, SPAN: tl.constexpr):
 
 
 @triton.jit
-def block_check(
+def quantised(
     codes,
     scales,
-    n,
-    blocks,
-    bad,
-    LEVELS: tl.constexpr,
-    BITS: tl.constexpr,
-    SPAN: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """Set `bad` if a code or a scale is invalid."""
-    where = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
-    code = read_codes(codes, where, n, BITS, SPAN)
-    # There are at most as many blocks as elements, so the grid covers both.
-    scale = tl.load(scales + where, mask=where < blocks, other=0.0)
-    # Comparisons with NaN are false.
-    good = (code <= 2 * LEVELS) & (scale >= 0) & (scale < float("inf"))
-    some = tl.max(tl.where(good, 0, 1), axis=0)
-    tl.store(bad, some, mask=some > 0)
-
-
-@triton.jit
-def block_add(
-    out,
-    codes,
-    scales,
+    where,
     n,
     BLOCK: tl.constexpr,
     LEVELS: tl.constexpr,
     BITS: tl.constexpr,
-    SPAN: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """out += q * (scale / levels)."""
-    where = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
-    mask = where < n
-    code = read_codes(codes, where, n, BITS, SPAN)
-    scale = tl.load(scales + where // BLOCK, mask=mask, other=0.0)
-    v = tl.load(out + where, mask=mask, other=0.0)
-    q = (code - LEVELS).to(v.dtype)
+    """q * (scale / levels)."""
+    code = read_codes(codes, where, n, BITS)
+    scale = tl.load(scales + where // BLOCK, mask=where < n, other=0.0)
+    q = (code - LEVELS).to(scale.dtype)
     up, down = lifts(scale, TILE)
-    step = steps(scale * up, tl.full((TILE,), LEVELS, v.dtype))
-    tl.store(out + where, v + (q * step) * down, mask=mask)
+    return (q * steps(scale * up, tl.full((TILE,), LEVELS, scale.dtype))) * down

@@ -12,11 +12,30 @@ import triton.language as tl
 DIVIDES_SUBNORMALS = tl.constexpr(tuple(int(i) for i in re.findall(r"\d+", triton.__version__)[:2]) >= (3, 9))
 
 
+COEFFICIENTS = ["beta_low", "beta_high", "gamma_low", "gamma_high"]
+"""Parameters of every encoder that may change from step to step."""
+
+
 @triton.jit
 def real(low, high, dtype: tl.constexpr):
     """A float64 from its halves, rounded to `dtype`."""
     bits = (high.to(tl.int64) << 32) | (low.to(tl.int64) & 0xFFFFFFFF)
     return bits.to(tl.float64, bitcast=True).to(dtype)
+
+
+@triton.jit
+def real_bits(COUNT: tl.constexpr, BITS: tl.constexpr):
+    """COUNT times the float64 of these bits: a literal would be read as float32."""
+    return tl.full((COUNT,), BITS, tl.int64).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def widen(values, dtype: tl.constexpr):
+    """Values of a payload in the dtype of the result. bfloat16 as bits: Triton's interpreter loses its subnormal numbers."""
+    if values.dtype == tl.bfloat16:
+        return (values.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True).to(dtype)
+    else:
+        return values.to(dtype)
 
 
 @triton.jit
@@ -81,7 +100,18 @@ def keys(v):
         return v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
-@triton.jit(do_not_specialize=["beta_low", "beta_high", "gamma_low", "gamma_high"])
+@triton.jit
+def row_sums(values, n, out):
+    """Sums of blocks of 1024 of each row of float64 numbers; the second axis of the grid counts rows."""
+    block = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(1).to(tl.int64)
+    where = block * 1024 + tl.arange(0, 1024)
+    y = tl.load(values + row * n + where, mask=where < n, other=0.0)
+    place = row * tl.num_programs(0) + block
+    tl.store(out + place + tl.arange(0, 1), halve(y, 1, 1024, 10))
+
+
+@triton.jit(do_not_specialize=COEFFICIENTS)
 def form(x, g, out, beta_low, beta_high, gamma_low, gamma_high, n, TILE: tl.constexpr):
     """out = beta * x + gamma * g."""
     where = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)

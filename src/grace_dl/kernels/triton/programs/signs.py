@@ -5,9 +5,8 @@
 import triton
 import triton.language as tl
 
-from .common import draws, halve, real, source
-
-_COEFFICIENTS = ["beta_low", "beta_high", "gamma_low", "gamma_high"]
+from .bucket import SIZES, address, locate
+from .common import COEFFICIENTS, draws, halve, real, source
 
 
 @triton.jit
@@ -23,7 +22,7 @@ def packed(negative):
     return tl.sum(negative.to(tl.int32) << tl.arange(0, 8)[None, :], axis=1).to(tl.uint8)
 
 
-@triton.jit(do_not_specialize=[*_COEFFICIENTS, "k0", "k1"])
+@triton.jit(do_not_specialize=[*COEFFICIENTS, "k0", "k1"])
 def sign_encode(
     x,
     g,
@@ -55,7 +54,7 @@ def sign_encode(
         tl.store(x + where, v, mask=mask)
 
 
-@triton.jit(do_not_specialize=_COEFFICIENTS)
+@triton.jit(do_not_specialize=COEFFICIENTS)
 def settle(
     x,
     g,
@@ -79,7 +78,7 @@ def settle(
     tl.store(x + where, v, mask=mask)
 
 
-@triton.jit(do_not_specialize=_COEFFICIENTS)
+@triton.jit(do_not_specialize=COEFFICIENTS)
 def pack_signs(
     x,
     g,
@@ -101,19 +100,35 @@ def pack_signs(
 
 
 @triton.jit
-def two_add(out, bits, values, n, SCALED: tl.constexpr, TILE: tl.constexpr):
-    """out += -scale or scale, or the low or high value."""
-    where = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
-    mask = where < n
-    negative = negatives(bits, where, mask)
-    if SCALED:
-        high = tl.load(values)
-        low = -high
-    else:
-        low = tl.load(values)
-        high = tl.load(values + 1)
-    v = tl.load(out + where, mask=mask)
-    tl.store(out + where, v + tl.where(negative, low, high), mask=mask)
+def scaled_signs(
+    bits,
+    scale,
+    where,
+    n,
+    BLOCK: tl.constexpr,
+    LEVELS: tl.constexpr,
+    BITS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """-scale or scale."""
+    high = tl.load(scale)
+    # A product, since Triton negates by subtracting from zero, which has no negative zero.
+    return tl.where(negatives(bits, where, where < n), high * -1.0, high)
+
+
+@triton.jit
+def two_means(
+    bits,
+    means,
+    where,
+    n,
+    BLOCK: tl.constexpr,
+    LEVELS: tl.constexpr,
+    BITS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """The low or the high mean."""
+    return tl.where(negatives(bits, where, where < n), tl.load(means), tl.load(means + 1))
 
 
 @triton.jit
@@ -140,6 +155,36 @@ def sign_vote(out, ballots, voters, k0, k1, n, row, TILE: tl.constexpr):
     tl.store(out + where, tl.where(negative, -1.0, 1.0).to(out.dtype.element_ty), mask=mask)
 
 
+@triton.jit(do_not_specialize=SIZES)
+def sign_combine(
+    table,
+    tensors,
+    ranks,
+    COLUMNS: tl.constexpr,
+    LINES: tl.constexpr,
+    DTYPE: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """The majority sign of the ranks whose tensor is not zero, the word's sign for ties; zero if there is none."""
+    line, tile = locate(table, tensors, COLUMNS, LINES)
+    n = tl.load(line + 2)
+    word = tl.load(line + 3)
+    where = tile * TILE + tl.arange(0, TILE)
+    mask = where < n
+    votes = tl.zeros((TILE,), dtype=tl.int32)
+    voters = tl.zeros((TILE,), dtype=tl.int32)
+    parts = line
+    for _ in range(ranks):
+        voter = (tl.load(address(parts, 5, tl.uint8)) != 0).to(tl.int32)
+        votes += (1 - 2 * negatives(address(parts, 4, tl.uint8), where, mask).to(tl.int32)) * voter
+        voters += voter
+        parts += 2
+    coin = (draws(word.to(tl.int32), (word >> 32).to(tl.int32), where) >> 31) == 1
+    negative = (votes < 0) | ((votes == 0) & coin)
+    sign = tl.where(voters == 0, 0.0, tl.where(negative, -1.0, 1.0))
+    tl.store(address(line, 1, DTYPE) + where, sign.to(DTYPE), mask=mask)
+
+
 @triton.jit
 def block_sum(y):
     """Sum of 1024 numbers: three halvings in their own precision, then in float64."""
@@ -148,7 +193,7 @@ def block_sum(y):
     return halve(y.to(tl.float64), 1, 128, 7)
 
 
-@triton.jit(do_not_specialize=_COEFFICIENTS)
+@triton.jit(do_not_specialize=COEFFICIENTS)
 def side_sums(
     x,
     g,
@@ -186,14 +231,3 @@ def side_sums(
         tl.store(counts + block, tl.sum(negative.to(tl.int32), axis=0).to(tl.int64))
     else:
         tl.store(sums + block + tl.arange(0, 1), block_sum(tl.abs(v) * factor))
-
-
-@triton.jit
-def row_sums(values, n, out):
-    """Sums of blocks of 1024 of each row of float64 numbers; the second axis of the grid counts rows."""
-    block = tl.program_id(0).to(tl.int64)
-    row = tl.program_id(1).to(tl.int64)
-    where = block * 1024 + tl.arange(0, 1024)
-    y = tl.load(values + row * n + where, mask=where < n, other=0.0)
-    place = row * tl.num_programs(0) + block
-    tl.store(out + place + tl.arange(0, 1), halve(y, 1, 1024, 10))

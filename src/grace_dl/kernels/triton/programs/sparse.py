@@ -5,12 +5,10 @@
 import triton
 import triton.language as tl
 
-from .common import draws, keys, real, source
-
-_COEFFICIENTS = ["beta_low", "beta_high", "gamma_low", "gamma_high"]
+from .common import COEFFICIENTS, draws, keys, real, source
 
 
-@triton.jit(do_not_specialize=_COEFFICIENTS)
+@triton.jit(do_not_specialize=COEFFICIENTS)
 def form_keys(
     x,
     g,
@@ -33,7 +31,7 @@ def form_keys(
         tl.store(x + where, v, mask=mask)
 
 
-@triton.jit(do_not_specialize=_COEFFICIENTS)
+@triton.jit(do_not_specialize=COEFFICIENTS)
 def select_count(
     x,
     g,
@@ -62,7 +60,7 @@ def select_count(
         tl.store(x + where, v, mask=mask)
 
 
-@triton.jit(do_not_specialize=_COEFFICIENTS)
+@triton.jit(do_not_specialize=COEFFICIENTS)
 def select_write(
     x,
     g,
@@ -102,10 +100,14 @@ def select_write(
 
 
 @triton.jit(do_not_specialize=["alpha_low", "alpha_high"])
-def scatter_add(out, index, values, alpha_low, alpha_high, k, TILE: tl.constexpr):
-    """out[index] += alpha * values, for indices that all differ."""
+def scatter_add(
+    out, index, values, alpha_low, alpha_high, k, count, LIMITED: tl.constexpr, TILE: tl.constexpr
+):
+    """out[index] += alpha * values, for indices that all differ; with LIMITED, only of the first `count`."""
     where = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     mask = where < k
+    if LIMITED:
+        mask = mask & (where < tl.load(count))
     place = tl.load(index + where, mask=mask, other=0)
     v = tl.load(out + place, mask=mask, other=0.0)
     step = tl.load(values + where, mask=mask, other=0.0).to(v.dtype) * real(alpha_low, alpha_high, v.dtype)
@@ -120,7 +122,7 @@ def strata(k0, k1, where, d, k):
     return edge + ((draws(k0, k1, where).to(tl.int64) * size) >> 32), size
 
 
-@triton.jit(do_not_specialize=[*_COEFFICIENTS, "k0", "k1"])
+@triton.jit(do_not_specialize=[*COEFFICIENTS, "k0", "k1"])
 def randomk_encode(
     x,
     g,

@@ -1,0 +1,132 @@
+"""The argument parser of every command: one-line errors that suggest the closest valid word, and help with examples."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+WIDTH = 80
+"""Columns of help."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line. The result names the parser that read it as `parser`."""
+
+    def __init__(self, **settings: Any) -> None:
+        settings.setdefault("formatter_class", _Help)
+        super().__init__(**settings)
+        self.set_defaults(parser=self)
+
+    def add_examples(self, examples: Iterable[str]) -> None:
+        """Command lines shown at the end of the help."""
+        listed = "\n".join(f"  {example}" for example in examples)
+        self.epilog = f"examples:\n{listed}" + (f"\n\n{self.epilog}" if self.epilog else "")
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message.rstrip('.')}; see `{self.prog} --help`.\n")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        parsed, rest = self.parse_known_args(args, namespace)
+        if rest:
+            leaf: Parser = parsed.parser
+            leaf.error(leaf.unknown("option" if rest[0].startswith("-") else "argument", rest[0]))
+        return parsed
+
+    def unknown(self, kind: str, word: str) -> str:
+        """The message for a word that this parser does not know."""
+        options = [name for action in self._actions for name in action.option_strings]
+        return f"unknown {kind} {word!r}{_closest(word.split('=')[0], options)}"
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            what = action.metavar or "/".join(action.option_strings) or action.dest
+            raise argparse.ArgumentError(
+                None, f"unknown {what} {value!r}{_closest(str(value), known)}; known: {', '.join(known)}"
+            )
+
+
+def _closest(word: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of examples, and wraps paragraphs at a fixed width."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26, width=WIDTH)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = text.split("\n\n")
+        wrapped = argparse.HelpFormatter._fill_text
+        return "\n\n".join(
+            part if part.startswith("examples:") else wrapped(self, part, width, indent)
+            for part in paragraphs
+        )
+
+
+def whole(least: int = 1) -> Callable[[str], int]:
+    """The type of an option that takes a whole number.
+
+    >>> whole()("3")
+    3
+    """
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} must be a whole number of at least {least}, such as {max(least, 2)}"
+            )
+        return value
+
+    return read
+
+
+def positive(text: str) -> float:
+    """The type of an option that takes a positive number.
+
+    >>> positive("0.5")
+    0.5
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a positive number, such as 1.5")
+    return value
+
+
+class Listed(argparse.Action):
+    """An option that takes values separated by commas, spaces or both, without duplicates. `item` reads one of them.
+
+    With `single`, more than one value is an error, and the value itself is stored.
+    """
+
+    def __init__(
+        self, *names: Any, item: Callable[[str], Any] = str, single: bool = False, **settings: Any
+    ) -> None:
+        settings["nargs"] = "+"
+        super().__init__(*names, **settings)
+        self.item, self.single = item, single
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: Any = None
+    ) -> None:
+        words = [word for value in values for word in value.replace(",", " ").split()]
+        try:
+            found = list(dict.fromkeys(self.item(word) for word in words))
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentError(self, str(error)) from None
+        if not found:
+            raise argparse.ArgumentError(self, f"{' '.join(values)!r} is an empty list; name at least one")
+        if self.single and len(found) > 1:
+            raise argparse.ArgumentError(self, f"{' '.join(values)!r}: this command takes one value")
+        setattr(namespace, self.dest, found[0] if self.single else found)

@@ -1,0 +1,109 @@
+"""The parameters that `LocalSteps` exchanges: their names, shards, fragments and buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from ..errors import ConfigError
+from ..pipeline.bucket import fill
+from ..transport import Transport, detect
+from ..transport.torch_dist import TorchTransport
+from .optimizer import is_attached
+from .reducer import BUCKET_BYTES
+
+Outer = torch.optim.Optimizer | Callable[[Iterable[Tensor]], torch.optim.Optimizer]
+
+
+def shard(tensor: Tensor) -> Tensor:
+    """The memory of a parameter; of a sharded one, this rank's shard."""
+    to_local = getattr(tensor, "to_local", None)
+    found: Tensor = tensor if to_local is None else to_local()
+    return found.detach()
+
+
+def gradient_like(parameter: Tensor, result: Tensor) -> Tensor:
+    """A gradient of `parameter` with these elements."""
+    gradient = torch.empty_like(parameter)
+    shard(gradient).copy_(result)
+    return gradient
+
+
+def transport_of(group: Any) -> Transport:
+    """The ranks of a process group or mesh; of the running engine if it is None."""
+    if group is None:
+        return detect()
+    return TorchTransport(group.get_group() if isinstance(group, DeviceMesh) else group)
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+def grouped(keys: Sequence[K], tensors: Any) -> list[list[K]]:
+    """Keys of tensors that share a bucket."""
+    return fill(
+        keys, BUCKET_BYTES, lambda k: (tensors[k].dtype, tensors[k].device), lambda k: tensors[k].nbytes
+    )
+
+
+def trainable(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The parameters to exchange, by name."""
+    if is_attached(optimizer):
+        raise ConfigError(
+            "this optimizer's gradients are exchanged at every step already; close() its handle to train with local steps."
+        )
+    parameters: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    known = set(parameters.values())
+    strange = sum(p not in known for group in optimizer.param_groups for p in group["params"])
+    if strange or not parameters:
+        raise ConfigError(
+            f"{strange} parameters of the optimizer are not trainable parameters of the model, which has "
+            f"{len(parameters)}; pass the model that the optimizer trains."
+        )
+    return parameters
+
+
+def divide(parameters: Mapping[str, Tensor], count: int) -> list[list[str]]:
+    """Consecutive parameters in `count` parts of about equal size."""
+    if count > len(parameters):
+        raise ConfigError(
+            f"fragments={count} is more than the {len(parameters)} parameters of the model; use fewer."
+        )
+    total = sum(p.numel() for p in parameters.values())
+    parts: list[list[str]] = [[] for _ in range(count)]
+    before = 0
+    for place, (name, parameter) in enumerate(parameters.items()):
+        by_size = (before + parameter.numel() // 2) * count // max(total, 1)
+        # No part stays empty, however unequal the sizes are.
+        part = min(max(by_size, count - (len(parameters) - place)), place, count - 1)
+        parts[part].append(name)
+        before += parameter.numel()
+    return parts
+
+
+def outer_optimizer(outer: Outer | None, parameters: Mapping[str, Tensor]) -> torch.optim.Optimizer | None:
+    """The outer optimizer, checked to have exactly these parameters."""
+    if outer is None or isinstance(outer, torch.optim.Optimizer):
+        made = outer
+    elif callable(outer):
+        made = outer(list(parameters.values()))
+    else:
+        raise ConfigError(
+            f"outer={outer!r} is no optimizer; pass torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)."
+        )
+    if made is not None:
+        mine = {p for group in made.param_groups for p in group["params"]}
+        if mine != set(parameters.values()):
+            raise ConfigError(
+                "the outer optimizer must have exactly the trainable parameters of the model; pass model.parameters()."
+            )
+    return made
+
+
+def outer_sgd(lr: float, momentum: float) -> Outer:
+    """SGD with Nesterov momentum, if any, as DiLoCo's outer optimizer."""
+    return lambda parameters: torch.optim.SGD(parameters, lr=lr, momentum=momentum, nesterov=momentum > 0)

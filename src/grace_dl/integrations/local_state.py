@@ -1,0 +1,62 @@
+"""The part of a saved state that belongs to local steps, checked before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from ..digest import digest
+from ..errors import StateError
+
+_FIELDS = ("steps", "every", "fragments", "anchor", "buffers", "outer", "arrived")
+
+
+class Expected(NamedTuple):
+    """What a saved state must match."""
+
+    every: int
+    fragments: int
+    has_outer: bool
+    anchor: Mapping[str, Tensor]
+    buffers: Sequence[Tensor]
+
+
+def checked(state: Any, mine: Expected) -> Mapping[str, Any]:
+    """The part of a saved state that belongs to local steps; raises unless it matches."""
+    local = state.get("local") if isinstance(state, Mapping) else None
+    if not isinstance(local, Mapping) or any(name not in local for name in _FIELDS):
+        raise StateError("the saved state has no local steps; pass what LocalSteps.state_dict() returned.")
+    for name, value in (("every", mine.every), ("fragments", mine.fragments)):
+        if local[name] != value:
+            raise StateError(
+                f"the saved state has {name}={local[name]}, this object has {value}; use the same."
+            )
+    if (local["outer"] is None) == mine.has_outer:
+        raise StateError(
+            "the saved state and this object do not both have an outer optimizer; give `outer` as before."
+        )
+    here, there = _shapes(mine.anchor, mine.buffers), _shapes(dict(local["anchor"]), list(local["buffers"]))
+    differing = sorted(name for name in {*here, *there} if here.get(name) != there.get(name))
+    if differing:
+        raise StateError(
+            f"the saved state is of another model: {', '.join(differing[:3])} differ; load it into the same model."
+        )
+    return local
+
+
+def _shapes(anchor: Mapping[str, Any], buffers: Sequence[Any]) -> dict[str, tuple[int, ...]]:
+    named = {**anchor, **{f"buffer {place}": buffer for place, buffer in enumerate(buffers)}}
+    return {name: tuple(getattr(tensor, "shape", ())) for name, tensor in named.items()}
+
+
+def check_common(states: Sequence[Mapping[str, Any]]) -> None:
+    """Raise unless the states of several ranks are of the same step and have the same anchor and outer optimizer."""
+    found = [digest([local[name] for name in ("steps", "anchor", "outer")]) for local in states]
+    different = [place for place, other in enumerate(found) if other != found[0]]
+    if different:
+        raise StateError(
+            f"states {different} of the list were not saved after the same exchange as the first: the anchors differ; pass states of "
+            "the same step."
+        )

@@ -1,0 +1,77 @@
+"""Writing files: checked before any work is done, and never left half-written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .errors import ConfigError, GraceError
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Raise an error if a file cannot be created at `path`; creates nothing."""
+    if path.is_dir():
+        raise ConfigError(f"{option} {path} is a folder; name a file in it.")
+    place = path
+    while not os.path.lexists(place) and place != place.parent:
+        place = place.parent
+    if place != path and not place.is_dir():
+        raise ConfigError(f"{option} {path} cannot be written: {place} is not a folder; name another place.")
+    if not os.access(place, os.W_OK):
+        raise ConfigError(
+            f"{option} {path} cannot be written: no permission for {place}; name another place."
+        )
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file and its folders; an earlier file is replaced at once, or kept if writing fails."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as draft:
+            draft.write_text(text, "utf-8")
+    except OSError as error:
+        raise GraceError(f"{path} cannot be written: {explain(error)}") from error
+
+
+@contextmanager
+def replacing(target: Path, prefix: str = ".new.") -> Iterator[Path]:
+    """A temporary file in the same folder, which replaces `target` once its content is on disk.
+
+    If the block raises, `target` stays as it was; if the process is killed, a file that starts with `prefix` is left.
+    """
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=prefix)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def explain(error: OSError) -> str:
+    """The reason of a failed file operation, and what to do."""
+    remedies = {
+        errno.ENOSPC: "free some space, or write elsewhere",
+        errno.EDQUOT: "free some space, or write elsewhere",
+        errno.ENOENT: "check the name",
+        errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    }
+    place = f" ({error.filename})" if error.filename else ""
+    reason = (error.strerror or str(error) or type(error).__name__).lower()
+    return (
+        f"{reason}{place}; {remedies.get(error.errno or 0, 'name another place, or change its permissions')}."
+    )
