@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv-hvd with TensorFlow and Horovod (built once, then taken from the cache) and runs the tests that need them.
-# Arguments go to pytest: scripts/test_horovod.sh -k fit
+# Test files run side by side, one for each processor. Arguments go to pytest: scripts/test_horovod.sh -k fit
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,4 +20,4 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
 fi
 
 export OMP_NUM_THREADS=1 GRACE_TEST_HOROVOD=1
-exec .venv-hvd/bin/python -m pytest tests/hvd "$@"
+exec .venv-hvd/bin/python -m pytest --numprocesses logical --dist loadfile tests/hvd "$@"
