@@ -150,6 +150,9 @@ WRONG = [
     ("bench kernels --sizes 1e6", "whole number"),
     ("bench kernels --backends navite", "'native'"),
     ("bench kernels --methods ddp", "baseline"),
+    ("bench kernels --sizes 99999999999999999", "this machine has"),
+    ("bench traffic --numel 99999999999999999", "this machine has"),
+    ("bench link --latency 1ms", "unknown option '--latency'; see"),
     ("bench traffic --numel -5", "at least 1"),
     ("bench accuracy --seeds one", "whole number"),
     ("bench accuracy --epochs 0", "at least 1"),
@@ -174,7 +177,10 @@ WRONG = [
     ("horovod chekc", "'check'"),
     ("horovod build --jobs 0", "at least 1"),
     ("horovod check --python /nosuch/python", "/nosuch/python"),
+    ("horovod check --python true", "--python true does not answer as a Python interpreter (it ended with"),
     ("report nosuch.json", "nosuch.json"),
+    ("report list.json", "list.json is not a result file of a benchmark: it has no schema"),
+    ("report many.json", "many.json: record 1: workers='many' must be a whole number"),
     ("report .", "is a folder"),
     ("report --out page.txt text.json", ".html"),
     ("train", "--configs"),
@@ -188,6 +194,10 @@ WRONG = [
     ("plan --codec-speed 0 --model cnn", "positive number"),
     ("plan --threads x", "whole number"),
     ("plan --out x.txt", ".json"),
+    ("plan", "`-- COMMAND` that starts training"),
+    ("plan --profile nosuch.json", "grace.profile(model)"),
+    ("plan --profile text.json", "grace.profile(model)"),
+    ("plan --parameters 1M --backward 1ms --rate 1gbit", "unknown option '--rate'; see"),
     *((f"bench {name} --quick --out file/x", "not a folder") for name in BENCHMARKS),
     *((f"bench {name} --quick --out x.txt", ".json") for name in BENCHMARKS),
     *((f"bench {name} --quick --out text.json", "text.json") for name in BENCHMARKS),
@@ -219,6 +229,9 @@ def test_wrong_input_is_one_line(
         "measured_bytes": 1,
     }
     (tmp_path / "good.json").write_text(json.dumps({**header, "benchmark": "traffic", "records": [record]}))
+    many = {**header, "benchmark": "traffic", "records": [{**record, "workers": "many"}]}
+    (tmp_path / "many.json").write_text(json.dumps(many))
+    (tmp_path / "list.json").write_text("[]")
     before = sorted(tmp_path.iterdir())
     code, error = outcome(line.split(), capfd)  # type: ignore[arg-type]
     assert code == 2, error

@@ -110,6 +110,7 @@ REJECTED: list[tuple[Any, str]] = [
     (lambda: Allgather(TopKCompressor(0.3), ResidualMemory), "no memory object"),  # type: ignore[arg-type]
     (lambda: grace_from_params("topk"), r"must be a dictionary.*grace\.parse"),  # type: ignore[arg-type]
     (lambda: grace_from_params({}), "names no compressor"),
+    (lambda: grace_from_params({"ratio": 0.1}), r"'ratio': 0\.1.*names no compressor.*'compressor': 'topk'"),
     (lambda: grace_from_params({"compresor": "topk"}), "did you mean 'compressor'"),
     (lambda: grace_from_params({"compressor": "TopK"}), "did you mean 'topk'"),
     (lambda: grace_from_params({"compressor": "topk", "ration": 0.1}), "did you mean 'ratio'"),

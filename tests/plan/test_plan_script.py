@@ -72,8 +72,11 @@ def test_a_script_that_ends_early_says_so(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     "command, message",
     [
-        (["no-such-program"], "there is no program 'no-such-program'"),
-        ([sys.executable, "-c", "raise SystemExit(3)"], "it ended with exit code 3"),
+        (["no-such-program"], "there is no program 'no-such-program' in PATH; write"),
+        (
+            [sys.executable, "-c", "raise SystemExit(3)"],
+            "it ended with exit code 3; its own messages above say why",
+        ),
         ([sys.executable, "-c", ""], "it made no DistributedDataParallel model"),
     ],
 )

@@ -24,7 +24,7 @@ from ..key import Key
 from ..memory.base import Memory
 from ..registry import unknown
 from . import plots, tables
-from .results import Results
+from .results import Results, check_elements
 
 _CHOSEN = {
     "topk": ("topk:0.001", "topk:0.01"),
@@ -61,6 +61,7 @@ def measure_kernels(
         kernels.backend(name, "cpu")
     if min(threads) < 1 or min(sizes) < 1:
         raise ConfigError("--sizes and --threads must be positive.")
+    check_elements("--sizes", max(sizes), copies=4)  # gradient, residual, payload, decoded
     for method in methods:
         _single_method(method)
     console = output()

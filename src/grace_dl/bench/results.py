@@ -19,11 +19,30 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__, kernels
-from ..errors import GraceError
+from ..errors import ConfigError, GraceError
+from ..formatting import size
 from ..output_files import check_writable, write_text
 from .selection import BASELINES, DDP, FSDP, LOCAL
 
 SCHEMA = 2
+
+
+def memory_bytes() -> int:
+    """The memory of this machine; 0 where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return 0
+
+
+def check_elements(option: str, elements: int, copies: int) -> None:
+    """Reject a number of float32 elements of which this machine cannot hold so many copies."""
+    needed, present = 4 * elements * copies, memory_bytes()
+    if present and needed > present:
+        raise ConfigError(
+            f"{option} {elements} needs at least {size(needed)} of memory, and this machine has {size(present)}; "
+            f"give at most {present // (4 * copies)}."
+        )
 
 
 def machine() -> dict[str, Any]:
@@ -34,13 +53,12 @@ def machine() -> dict[str, Any]:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError):
-        memory = 0
+    except OSError:
+        pass
     return {
         "processor": model or platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
-        "memory_gib": round(memory / 2**30, 1),
+        "memory_gib": round(memory_bytes() / 2**30, 1),
         "system": platform.system(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -108,13 +126,13 @@ def load(path: Path) -> dict[str, Any]:
     """A result file, checked."""
     try:
         content = json.loads(path.read_text())
-        if content["schema"] != SCHEMA:
-            raise GraceError(
-                f"{path} has schema {content['schema']}; this version reads {SCHEMA}; measure anew."
-            )
-        return dict(content)
-    except (ValueError, KeyError, TypeError) as error:
-        raise GraceError(f"{path} is not a result file of a benchmark: {error!r}.") from error
+    except ValueError as error:
+        raise GraceError(f"{path} is not a result file of a benchmark: it is not JSON ({error}).") from error
+    if not isinstance(content, dict) or "schema" not in content:
+        raise GraceError(f"{path} is not a result file of a benchmark: it has no schema.")
+    if content["schema"] != SCHEMA:
+        raise GraceError(f"{path} has schema {content['schema']}; this version reads {SCHEMA}; measure anew.")
+    return content
 
 
 def label_of(record: Mapping[str, Any]) -> str:

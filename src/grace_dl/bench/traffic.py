@@ -18,7 +18,7 @@ from ..plan.profile import Parameter, Profile
 from ..workers import Emit, run_workers
 from . import tables, virtual_hosts
 from .models import gpt2_shapes, resnet50_shapes
-from .results import Results
+from .results import Results, check_elements
 
 METHODS = (
     "none:communicator=allreduce",
@@ -53,6 +53,7 @@ def measure_traffic(
     """
     if numel < 1 or min(workers) < 1:
         raise ConfigError("--numel and --workers must be positive.")
+    check_elements("--numel", numel, copies=2 * max(workers))
     virtual_hosts.check_workers(workers, per_host)
     virtual_hosts.check_able("Without them no interface counts the bytes")
     console = output()

@@ -77,9 +77,14 @@ def probe(python: str) -> Frameworks:
     """Import the frameworks with `python` and return their versions."""
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run([python, "-c", _PROBE], capture_output=True, text=True, env=quiet)
-    if done.returncode:
-        raise BuildError(f"{python} could not be asked for its frameworks:\n{done.stderr.strip()}")
-    found = json.loads(done.stdout.strip().splitlines()[-1])
+    try:
+        found = json.loads(done.stdout.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        said = (done.stderr.strip() or f"it ended with exit code {done.returncode}").splitlines()[-1]
+        raise BuildError(
+            f"--python {python} does not answer as a Python interpreter ({said}); name one that can import torch "
+            "or tensorflow, such as .venv/bin/python."
+        ) from None
     broken = [f"{name}: {error}" for name, error in found.items() if name.endswith("_error")]
     if broken:
         raise BuildError(

@@ -49,8 +49,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def _closest(word: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    bare = {name.lstrip("-"): name for name in known}  # dashes, which all options share, make none alike
+    near = difflib.get_close_matches(word.lstrip("-"), bare, n=1, cutoff=0.65)
+    return f" (did you mean {bare[near[0]]!r}?)" if near else ""
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

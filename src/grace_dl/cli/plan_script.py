@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +41,8 @@ def run_script(command: Sequence[str], methods: Sequence[str], steps: int) -> Sc
     """Run a command whose processes measure themselves, and read what they wrote."""
     if shutil.which(command[0]) is None:
         raise ConfigError(
-            f"there is no program {command[0]!r}; write the command that starts training after --."
+            f"there is no program {command[0]!r} in PATH; write the command that starts training after --, such as "
+            f"`-- {sys.executable} -m torch.distributed.run --nproc-per-node 2 my_train.py`."
         )
     with tempfile.TemporaryDirectory(prefix="grace-plan-") as name:
         folder = Path(name)
@@ -59,9 +61,10 @@ def run_script(command: Sequence[str], methods: Sequence[str], steps: int) -> Sc
             content = json.loads((folder / "measured.json").read_text())
         except FileNotFoundError:
             reason = (
-                f"it ended with exit code {code}"
+                f"it ended with exit code {code}; its own messages above say why. Repair it and run this again"
                 if code
-                else "it made no DistributedDataParallel model, or rank 0 runs on another machine"
+                else "it made no DistributedDataParallel model, or rank 0 runs on another machine; give a script that "
+                "trains with DDP, and run this where rank 0 runs"
             )
             raise GraceError(f"nothing was measured in `{' '.join(command)}`: {reason}.") from None
         recorded = folder / "profile.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -71,7 +72,8 @@ def method_from_params(params: Mapping[str, Any]) -> Named:
     given = {key: value for key, value in params.items() if value is not None}
     if "compressor" not in given:
         for key in given:
-            _check_key(key, KNOWN)
+            if difflib.get_close_matches(str(key), ["compressor"], cutoff=0.8):
+                _check_key(key, KNOWN)
         raise ConfigError(
             f"params={dict(params)!r} names no compressor; add one, such as 'compressor': 'topk'."
         )

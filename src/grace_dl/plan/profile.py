@@ -152,9 +152,13 @@ class Profile:
         try:
             content = json.loads(path.read_text())
         except OSError as error:
-            raise ConfigError(f"the profile {path} cannot be read: {error.strerror}.") from error
+            raise ConfigError(
+                f"the profile {path} cannot be read ({error.strerror}); write one with grace.profile(model)."
+            ) from error
         except ValueError as error:
-            raise ConfigError(f"{path} is no profile: it is not JSON ({error}).") from error
+            raise ConfigError(
+                f"{path} is no profile: it is not JSON ({error}); write one with grace.profile(model)."
+            ) from error
         if not isinstance(content, Mapping) or content.get("grace_profile") != FORMAT:
             raise ConfigError(
                 f"{path} is no profile of format {FORMAT}; write one with grace.profile(model)."

@@ -185,18 +185,18 @@ def _read(path: Path) -> Result:
         )
     if not records:
         raise ConfigError(f"{path} holds no records yet; let `grace bench {kind}` measure something first.")
-    for record in records:
-        _check(record, kind, path)
+    for number, record in enumerate(records, 1):
+        _check(record, kind, f"{path}: record {record.get('id', number)!r}")
     return Result(path.name, kind, {name: content[name] for name in HEADER if name != "records"}, records)
 
 
-def _check(record: Mapping[str, Any], kind: str, path: Path) -> None:
+def _check(record: Mapping[str, Any], kind: str, name: str) -> None:
     again = f"measure anew with `grace bench {kind} --fresh`."
     missing = [name for name in FIELDS[kind] if name not in record]
     if missing:
-        raise ConfigError(f"{path}: record {record.get('id')!r} has no {', '.join(missing)}; {again}")
+        raise ConfigError(f"{name} has no {', '.join(missing)}; {again}")
     if faults := _faults(record, {**FIELDS[kind], **OPTIONAL}):
-        raise ConfigError(f"{path}: record {record.get('id')!r}: {faults[0]}; {again}")
+        raise ConfigError(f"{name}: {faults[0]}; {again}")
 
 
 def _faults(values: Mapping[str, Any], kinds: Mapping[str, Kind]) -> list[str]:

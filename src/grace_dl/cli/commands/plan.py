@@ -282,7 +282,8 @@ def profile_of(arguments: argparse.Namespace) -> Profile:
     if len(given) != 1:
         named = " and ".join(f"--{name}" for name in given) or "nothing"
         raise ConfigError(
-            f"the model is given by one of --profile FILE, --model NAME, or --parameters N --backward TIME, but here is {named}."
+            "the model is given by one of --profile FILE, --model NAME, --parameters N --backward TIME, or "
+            f"`-- COMMAND` that starts training; here is {named}."
         )
     times = {
         label: parse_seconds(f"--{label}", text)
