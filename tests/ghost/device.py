@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -21,7 +22,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 CUDA = torch.device("cuda", 0)
 
@@ -133,6 +133,10 @@ class Ghost(Tensor):
 class Device(TorchDispatchMode):
     """Within it, `device="cuda"` makes tensors of the pretended device. One for each thread."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and keeping the compiler out costs more than an operation
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _run(func, args, kwargs or {})
 
@@ -164,10 +168,41 @@ _WAITS = frozenset(
 _ACROSS = frozenset("_to_copy copy_ lift_fresh _local_scalar_dense _foreach_copy_".split())
 
 
+@functools.cache
+def _facts(func: Any) -> tuple[str, tuple[tuple[int, str], ...], bool]:
+    """An operation's name, the place and name of each argument that it writes, and whether it returns anything.
+
+    Kept, since a schema is made anew whenever it is asked for.
+    """
+    schema = func._schema
+    written = [
+        (place, argument.name)
+        for place, argument in enumerate(schema.arguments)
+        if argument.alias_info and argument.alias_info.is_write
+    ]
+    return schema.name.partition("::")[2], tuple(written), bool(schema.returns)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors among arguments: themselves, or in lists."""
+    for item in value:
+        if isinstance(item, Tensor):
+            yield item
+        elif isinstance(item, (list, tuple)):
+            yield from _tensors(item)
+
+
+def _each(change: Callable[[Any], Any], value: Any) -> Any:
+    """`value` with every tensor in it changed; it is a tensor, a list or something else."""
+    if isinstance(value, (list, tuple)):
+        return type(value)([_each(change, item) for item in value])
+    return change(value) if isinstance(value, Tensor) else value
+
+
 def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    name = func._schema.name.partition("::")[2]
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-    ghosts = [tensor for tensor in tensors if isinstance(tensor, Ghost)]
+    name, written, returns = _facts(func)
+    tensors = [*_tensors(args), *_tensors(kwargs.values())]
+    ghosts = any(isinstance(tensor, Ghost) for tensor in tensors)
     target = None if kwargs.get("device") is None else torch.device(kwargs["device"])
     upward = target is not None and target.type == "cuda"
     if not ghosts and not upward:
@@ -176,22 +211,19 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if ghosts and name not in _ACROSS:
         _refuse_mixed(func, name, tensors)
     _note(func, name, args, kwargs, target)
-    inner_args, inner_kwargs = tree_map(down, (args, kwargs))
+    inner_args = _each(down, args)
+    inner_kwargs = {option: _each(down, value) for option, value in kwargs.items()}
     if upward:
         inner_kwargs["device"] = torch.device("cpu")
     with torch._C._DisableTorchDispatch():
         out = func(*inner_args, **inner_kwargs)
     if name == "_local_scalar_dense" or (name == "_to_copy" and target is not None and not upward):
         return out
-    written = [
-        place for place, a in enumerate(func._schema.arguments) if a.alias_info and a.alias_info.is_write
-    ]
     if not written:
-        return tree_map(_wrapped, out)
+        return _each(_wrapped, out)
     # An operation that writes returns the very tensors it was given.
-    names = [argument.name for argument in func._schema.arguments]
-    results = [args[place] if place < len(args) else kwargs[names[place]] for place in written]
-    if not func._schema.returns:
+    results = [args[place] if place < len(args) else kwargs[option] for place, option in written]
+    if not returns:
         return None
     return results[0] if len(results) == 1 else tuple(results)
 
