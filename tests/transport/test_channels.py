@@ -7,6 +7,7 @@ import gc
 import os
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -251,3 +252,26 @@ def restarted(rank: int, world: int, store: str) -> None:
 
 def test_a_process_group_that_is_made_anew(launch: Any, tmp_path: Any) -> None:
     launch(restarted, 2, str(tmp_path / "store"), init=False, timeout=40)
+
+
+def gloo_threads() -> list[str]:
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    return [name for name in names if "gloo" in name]
+
+
+def outlived(rank: int, world: int, store: str) -> None:
+    """A group that something still refers to keeps its threads, and Gloo then aborts at exit."""
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    handles = [grace.manual(text) for text in ("topk:0.1", "powersgd:2")]
+    for handle in handles:
+        handle.step(torch.randn(64, 64), "w")
+    assert gloo_threads()
+    dist.barrier()
+    dist.destroy_process_group()
+    gc.collect()
+    assert gloo_threads() == []
+    del handles
+
+
+def test_handles_do_not_keep_a_destroyed_group_alive(launch: Any, tmp_path: Any) -> None:
+    launch(outlived, 2, str(tmp_path / "store"), init=False, timeout=60)
