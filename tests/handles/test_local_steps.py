@@ -53,11 +53,17 @@ def alike(answers: list[Any]) -> bool:
 # What is computed ---------------------------------------------------------------------------------------------
 
 
-def averaging(rank: int, world: int) -> None:
+def unit_sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=1.0)
+
+
+def averaging(rank: int, world: int, by: Any) -> None:
     """Every step, uncompressed: the plain average of parameters."""
     torch.manual_seed(rank)
     model = nn.Linear(12, 1)
-    outer = grace.LocalSteps(model, optimizer := inner(model), grace.none(), every=1)
+    outer = grace.LocalSteps(
+        model, optimizer := inner(model), grace.none(), every=1, outer=None if by is None else by(model)
+    )
     other = copy.deepcopy(model)
     theirs = inner(other)
     for step in range(5):
@@ -72,9 +78,34 @@ def averaging(rank: int, world: int) -> None:
         assert bits_equal(flat(model), flat(other)), step
 
 
+@pytest.mark.parametrize("by", [None, unit_sgd], ids=["without", "sgd"])
 @pytest.mark.parametrize("world", [2, 3])
-def test_exchanging_every_step_uncompressed_is_plain_averaging(launch, world):
-    launch(averaging, world)
+def test_exchanging_every_step_uncompressed_is_plain_averaging(launch, world, by):
+    launch(averaging, world, by)
+
+
+def rescheduled(rank: int, world: int, before: float, after: float) -> tuple[Tensor, int]:
+    """The rate of the outer SGD changes while an exchange travels; the rate at the end counts."""
+    model = network()[0:1]
+    sgd = torch.optim.SGD(model.parameters(), lr=before)
+    outer = grace.LocalSteps(model, optimizer := inner(model), grace.none(), every=2, delay=1, outer=sgd)
+    calls = []
+    sgd.register_step_post_hook(lambda *_: calls.append(1))
+    for step in range(3):
+        local(model, optimizer, rank, step)
+        if step == 2:
+            sgd.param_groups[0]["lr"] = after
+        outer.step()
+    return flat(model).clone(), len(calls)
+
+
+@pytest.mark.parametrize("after", [0.5, 1.0])
+def test_the_outer_rate_may_change_while_an_exchange_travels(launch, after):
+    """An exchange of parameters (rate 1 at its start) and one of differences have the same result."""
+    (found, calls), _ = launch(rescheduled, 2, 1.0, after)
+    (expected, _), _ = launch(rescheduled, 2, 0.25, after)
+    torch.testing.assert_close(found, expected)
+    assert calls == 1  # hooks of the outer optimizer, such as those of a scheduler, see every exchange
 
 
 def mean_of(tensors: list[Tensor]) -> Tensor:

@@ -104,6 +104,17 @@ def outer_optimizer(outer: Outer | None, parameters: Mapping[str, Tensor]) -> to
     return made
 
 
+def applies_as_is(outer: torch.optim.Optimizer | None) -> bool:
+    """Whether the averaged difference is applied unchanged: without an outer optimizer, or by plain SGD with rate 1."""
+    if outer is None:
+        return True
+    # A subclass may do anything in its step.
+    return type(outer) is torch.optim.SGD and all(
+        group["lr"] == 1 and not (group["momentum"] or group["weight_decay"] or group["maximize"])
+        for group in outer.param_groups
+    )
+
+
 def outer_sgd(lr: float, momentum: float) -> Outer:
     """SGD with Nesterov momentum, if any, as DiLoCo's outer optimizer."""
     return lambda parameters: torch.optim.SGD(parameters, lr=lr, momentum=momentum, nesterov=momentum > 0)

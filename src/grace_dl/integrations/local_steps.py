@@ -32,6 +32,7 @@ from .exchange import broadcast
 from .local_buffers import LocalBuffers
 from .local_parameters import (
     Outer,
+    applies_as_is,
     divide,
     gradient_like,
     grouped,
@@ -186,8 +187,10 @@ class LocalSteps(Handle):
             self._apply(merge=0.0)  # nothing of the local parameters stays
 
     def _start(self, fragment: int, delay: int) -> None:
-        # With nothing to compress and no outer optimizer, the average of parameters needs no difference and rounds once.
-        averaged = self._outer is None and self.method == build("none") and not self.session.state.carried
+        # The average of parameters, where that is asked for, needs no difference: it rounds once and is exact.
+        averaged = (
+            applies_as_is(self._outer) and self.method == build("none") and not self.session.state.carried
+        )
         names = self._fragments[fragment]
         locals_ = {name: shard(self._parameters[name]) for name in names}
         buckets = []
@@ -237,24 +240,31 @@ class LocalSteps(Handle):
 
     def _move(self, names: list[str], exchange: _Exchange) -> None:
         """Set the parameters to the new anchor; a round in which a rank diverged is dropped on all ranks."""
-        if exchange.averaged and exchange.finite:
-            for name in names:
-                shard(self._parameters[name]).copy_(exchange.results[name])
-            return
+        assigned = exchange.averaged and exchange.finite and applies_as_is(self._outer)
         for name in names:
-            shard(self._parameters[name]).copy_(self._restored(name))
-        if not exchange.finite:
-            return
+            value = exchange.results[name] if assigned else self._restored(name)
+            shard(self._parameters[name]).copy_(value)
+        if exchange.finite:
+            self._descend({} if assigned else self._differences(exchange))
+
+    def _differences(self, exchange: _Exchange) -> dict[str, Tensor]:
+        if not exchange.averaged:
+            return exchange.results
+        # The outer optimizer's settings have changed since the exchange started.
+        return {name: self._restored(name) - mean for name, mean in exchange.results.items()}
+
+    def _descend(self, differences: Mapping[str, Tensor]) -> None:
+        """Move the parameters from the anchor by averaged differences."""
         if self._outer is None:
-            for name in names:
-                shard(self._parameters[name]).sub_(exchange.results[name])
+            for name, difference in differences.items():
+                shard(self._parameters[name]).sub_(difference)
             return
         gradients = {name: p.grad for name, p in self._parameters.items()}
         try:
             for name, parameter in self._parameters.items():
-                result = exchange.results.get(name)
+                difference = differences.get(name)
                 # The outer optimizer skips parameters without a gradient: those of other fragments.
-                parameter.grad = None if result is None else gradient_like(parameter, result)
+                parameter.grad = None if difference is None else gradient_like(parameter, difference)
             self._outer.step()
         finally:
             for name, gradient in gradients.items():
