@@ -262,9 +262,9 @@ class LocalSteps(Handle):
         gradients = {name: p.grad for name, p in self._parameters.items()}
         try:
             for name, parameter in self._parameters.items():
-                difference = differences.get(name)
+                mine = differences.get(name)
                 # The outer optimizer skips parameters without a gradient: those of other fragments.
-                parameter.grad = None if difference is None else gradient_like(parameter, difference)
+                parameter.grad = None if mine is None else gradient_like(parameter, mine)
             self._outer.step()
         finally:
             for name, gradient in gradients.items():
