@@ -13,7 +13,7 @@ from .errors import ConfigError, GraceError
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Raise an error if a file cannot be created at `path`; creates nothing."""
+    """Raise an error if a file cannot be created at `path`; leaves nothing behind."""
     if path.is_dir():
         raise ConfigError(f"{option} {path} is a folder; name a file in it.")
     place = path
@@ -21,10 +21,18 @@ def check_writable(path: Path, option: str) -> None:
         place = place.parent
     if place != path and not place.is_dir():
         raise ConfigError(f"{option} {path} cannot be written: {place} is not a folder; name another place.")
-    if not os.access(place, os.W_OK):
-        raise ConfigError(
-            f"{option} {path} cannot be written: no permission for {place}; name another place."
+    folder = place if place.is_dir() else place.parent
+    try:  # permissions alone do not tell: root may write anywhere, and still not in /proc or on a read-only disk
+        handle, name = tempfile.mkstemp(dir=folder, prefix=".new.")
+    except OSError as error:
+        reason = (
+            "no permission for" if error.errno in (errno.EACCES, errno.EPERM) else "no file can be created in"
         )
+        raise ConfigError(
+            f"{option} {path} cannot be written: {reason} {folder}; name another place."
+        ) from error
+    os.close(handle)
+    os.unlink(name)
 
 
 def write_text(path: Path, text: str) -> None:

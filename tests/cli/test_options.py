@@ -190,6 +190,8 @@ WRONG = [
     ("train --configs configs/synthetic.py --suffix /../../x", "--suffix"),
     ("train --configs configs/synthetic.py --devices tpu", "tpu"),
     ("train --configs broken.py", "broken.py"),
+    ("train --configs latin.py", "latin.py, line 2: byte 0xe9 is not UTF-8"),
+    ("train --configs null.py", "null.py: source code"),
     ("completion fish", "bash"),
     ("plan --codec-speed 0 --model cnn", "positive number"),
     ("plan --threads x", "whole number"),
@@ -197,7 +199,17 @@ WRONG = [
     ("plan", "`-- COMMAND` that starts training"),
     ("plan --profile nosuch.json", "grace.profile(model)"),
     ("plan --profile text.json", "grace.profile(model)"),
-    ("plan --parameters 1M --backward 1ms --rate 1gbit", "unknown option '--rate'; see"),
+    (
+        "plan --parameters 1M --backward 1ms --rate 1gbit",
+        "unknown option '--rate' (write --cluster 8x1@10gbit",
+    ),
+    ("plan --parameters 1M --backward 1ms --workers=4", "(write --cluster 8x1@10gbit"),
+    ("plan --parameters 1M --backward -5ms", "'-5ms'"),
+    ("bench link --rate -5mbit", "'-5mbit'"),
+    ("bench step --hosts ''", "--hosts ''"),
+    ("methods ''", "''"),
+    ("horovod check --python ''", "--python ''"),
+    *((f"{name} --out ''", "--out: ''") for name in ("bench link", "demo", "report good.json")),
     *((f"bench {name} --quick --out file/x", "not a folder") for name in BENCHMARKS),
     *((f"bench {name} --quick --out x.txt", ".json") for name in BENCHMARKS),
     *((f"bench {name} --quick --out text.json", "text.json") for name in BENCHMARKS),
@@ -219,6 +231,8 @@ def test_wrong_input_is_one_line(
     (tmp_path / "run" / "config.json").write_text('{"configs": {"se')  # cut off
     (tmp_path / "run" / "log.jsonl").write_text("")
     (tmp_path / "broken.py").write_text("nonsense here")
+    (tmp_path / "latin.py").write_bytes("x = 1\n# é".encode("latin-1"))
+    (tmp_path / "null.py").write_bytes(b"x = 1\n\0")
     header = {"schema": SCHEMA, "command": [], "date": "", "machine": {}, "settings": {}}
     record = {
         "method": "topk",
@@ -233,11 +247,44 @@ def test_wrong_input_is_one_line(
     (tmp_path / "many.json").write_text(json.dumps(many))
     (tmp_path / "list.json").write_text("[]")
     before = sorted(tmp_path.iterdir())
-    code, error = outcome(line.split(), capfd)  # type: ignore[arg-type]
+    code, error = outcome(shlex.split(line), capfd)  # type: ignore[arg-type]
     assert code == 2, error
     assert error.startswith("grace") and said in error, error
     assert error.count("\n") == 1 and error.endswith("\n") and "Traceback" not in error, error
     assert sorted(tmp_path.iterdir()) == before, "nothing is written"
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc, where nobody can create a file")
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(f"bench {name} --quick" for name in BENCHMARKS),
+        "demo",
+        "plan --parameters 1M --backward 1ms",
+        "report good.json",
+    ],
+)
+def test_a_place_where_root_cannot_write_either_is_rejected_first(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "good.json").write_text(
+        json.dumps(
+            {
+                "schema": SCHEMA,
+                "benchmark": "traffic",
+                "command": [],
+                "date": "",
+                "machine": {},
+                "settings": {},
+                "records": [],
+            }
+        )
+    )
+    code = main([*shlex.split(line), "--out", "/proc/x"])
+    said = capfd.readouterr()
+    assert code == 2 and "--out /proc/x" in said.err and "name another place" in said.err, said.err
+    assert said.out == "" and said.err.count("\n") == 1, "before any work"
 
 
 def test_results_are_complete_without_the_extra_for_plots(

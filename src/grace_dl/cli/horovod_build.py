@@ -75,6 +75,10 @@ class Frameworks:
 
 def probe(python: str) -> Frameworks:
     """Import the frameworks with `python` and return their versions."""
+    if not python:
+        raise BuildError(
+            "--python '' is not an interpreter; name one, such as .venv/bin/python, or leave it out."
+        )
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run([python, "-c", _PROBE], capture_output=True, text=True, env=quiet)
     try:

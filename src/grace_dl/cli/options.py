@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import ConfigError
 from ..output_files import check_writable
-from .parser import Listed, whole
+from .parser import Listed, path, whole
 
 MODELS = (
     "transformer",
@@ -111,7 +111,7 @@ def add_out(parser: argparse.ArgumentParser, usual: Path) -> None:
     """`--out FOLDER`, or a file; `output_file` reads it."""
     parser.add_argument(
         "--out",
-        type=Path,
+        type=path,
         metavar="PATH",
         help=f"folder for the results, or a file that ends in {usual.suffix} (default {usual})",
     )
@@ -125,16 +125,16 @@ def output_file(given: Path | None, usual: Path) -> Path:
     >>> str(output_file(Path("mine/a.json"), Path("runs/bench/link.json")))
     'mine/a.json'
     """
-    path = usual if given is None else given
+    chosen = usual if given is None else given
     if given is not None and (given.is_dir() or given.suffix != usual.suffix):
         if given.suffix in _FILES and not given.is_dir():
             raise ConfigError(
                 f"--out {given} must be a folder, or a file that ends in {usual.suffix}; "
                 f"write {given.with_suffix(usual.suffix)}."
             )
-        path = given / usual.name
-    check_writable(path, "--out")
-    return path
+        chosen = given / usual.name
+    check_writable(chosen, "--out")
+    return chosen
 
 
 def note_defaults(texts: Sequence[str] | None) -> None:

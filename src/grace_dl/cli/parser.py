@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 WIDTH = 80
@@ -18,6 +20,14 @@ class Parser(argparse.ArgumentParser):
         settings.setdefault("formatter_class", _Help)
         super().__init__(**settings)
         self.set_defaults(parser=self)
+        self._negative_number_matcher = re.compile(
+            r"-\.?\d"
+        )  # -5mbit is a wrong value, not an unknown option
+        self._replacements: dict[str, str] = {}
+
+    def suggest_instead(self, option: str, instead: str) -> None:
+        """What to write for an option that other commands have and this one has not."""
+        self._replacements[option] = instead
 
     def add_examples(self, examples: Iterable[str]) -> None:
         """Command lines shown at the end of the help."""
@@ -36,6 +46,8 @@ class Parser(argparse.ArgumentParser):
 
     def unknown(self, kind: str, word: str) -> str:
         """The message for a word that this parser does not know."""
+        if instead := self._replacements.get(word.split("=")[0]):
+            return f"unknown {kind} {word!r} (write {instead})"
         options = [name for action in self._actions for name in action.option_strings]
         return f"unknown {kind} {word!r}{_closest(word.split('=')[0], options)}"
 
@@ -103,6 +115,17 @@ def positive(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} must be a positive number, such as 1.5")
     return value
+
+
+def path(text: str) -> Path:
+    """The type of an option that takes a file or folder; an empty text, as of an unset variable, is an error.
+
+    >>> path("runs").name
+    'runs'
+    """
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a path; name a file or folder, such as runs/mine")
+    return Path(text)
 
 
 class Listed(argparse.Action):

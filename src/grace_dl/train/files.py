@@ -82,12 +82,16 @@ def current() -> Settings:
 
 def _run(path: Path) -> None:
     try:
-        code = compile(path.read_text(), str(path), "exec")
-    except (SyntaxError, ValueError) as error:  # no Python, or no text
-        line = error.lineno if isinstance(error, SyntaxError) else "?"
+        code = compile(path.read_text("utf-8"), str(path), "exec")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError(
-            f"{path}, line {line}: {error.args[0]}; a config file is written in Python."
+            f"{path}, line {line}: byte 0x{error.object[error.start]:02x} is not UTF-8 text; a config file is written in Python."
         ) from error
+    except (SyntaxError, ValueError) as error:
+        known: int | None = getattr(error, "lineno", None)  # none for a null byte
+        place = f"{path}, line {known}" if known else f"{path}"
+        raise ConfigError(f"{place}: {error.args[0]}; a config file is written in Python.") from error
     try:
         exec(code, {"__name__": f"config:{path.stem}", "__file__": str(path)})
     except Exception as error:
@@ -95,7 +99,8 @@ def _run(path: Path) -> None:
             frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)
         ]
         said = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{path}, line {lines[-1] if lines else '?'}: {said}") from error
+        place = f"{path}, line {lines[-1]}" if lines else f"{path}"
+        raise ConfigError(f"{place}: {said}") from error
 
 
 def label(names: Sequence[str]) -> str:

@@ -23,14 +23,14 @@ def run(arguments: argparse.Namespace) -> int:
     from ...algebra.text import parse
     from .. import method_listing
 
-    parts = parse(arguments.name).parts() if arguments.name else ()
+    parts = () if arguments.name is None else parse(arguments.name).parts()
     named = list({part.name: part for part in parts if isinstance(part, Named)}.values())
     infos = [method.info for method in named] or list(catalog.methods().values())
     if arguments.json:
         print(method_listing.as_json(infos))
     elif arguments.markdown:
         print(method_listing.as_markdown(infos), end="")
-    elif arguments.name:
+    elif arguments.name is not None:
         for method in named:
             method_listing.explain(method)
     else:

@@ -19,7 +19,7 @@ from ..options import (
     note_defaults,
     output_file,
 )
-from ..parser import Listed, positive, whole
+from ..parser import Listed, Parser, positive, whole
 
 if TYPE_CHECKING:
     from ...plan.cluster import Cluster
@@ -59,7 +59,7 @@ SCRIPT_METHODS = ("fp16", "int8", "int4", "topk:0.01", "powersgd:4")
 """The default methods in a script, where each takes time."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     source = parser.add_argument_group("model, one of")
     source.add_argument(
         "--profile", type=Path, metavar="FILE", help="a file that grace.profile(model) has written"
@@ -87,6 +87,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cluster",
         help="nodes x ranks per node @ link rate of a node, such as 64x8@25gbit (default 8x1@10gbit; for a script, its own)",
     )
+    for option in ("--rate", "--workers", "--per-host"):
+        parser.suggest_instead(option, f"--cluster {CLUSTER}: nodes x ranks per node @ link rate")
     network.add_argument("--latency", metavar="TIME", help="of a message between nodes (default 30us)")
     network.add_argument("--inner-rate", metavar="RATE", help="link rate within a node (default 100gbit)")
     network.add_argument("--inner-latency", metavar="TIME", help="of a message within a node (default 5us)")

@@ -47,7 +47,12 @@ def uses_links(arguments: argparse.Namespace) -> bool:
 
 def run(arguments: argparse.Namespace) -> None:
     from ....bench.step_benchmark import measure_steps
+    from ....errors import ConfigError
 
+    if not all(host.strip() for host in arguments.hosts):
+        raise ConfigError(
+            "--hosts '' is not the name of a host; name one, or leave --hosts out for this one."
+        )
     measure_steps(
         workloads_of(arguments, MODEL),
         plan_of(arguments),
