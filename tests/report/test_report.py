@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -161,6 +163,7 @@ def test_break_even_needs_a_common_rate() -> None:
         (None, "there is no file"),
         ("not json", "grace bench"),
         ("[]", "grace bench"),
+        ("[" * 200_000, "grace bench"),
         ('{"schema": 7}', "schema 7"),
         ('{"schema": 2, "records": []}', "has no command"),
         ({"benchmark": "dance", "records": [{}]}, "known: kernels, step, link"),
@@ -197,25 +200,52 @@ def test_bad_outputs_are_refused(
 
 
 ATTACK = '"><script>alert(1)</script>'
+WRONG = (
+    *(ATTACK, [ATTACK], {"a": ATTACK}, {ATTACK: [{ATTACK: ATTACK}]}, "two\nlines"),
+    *(None, -1, True, 1e-308, 1e308, math.inf, 10**400),
+)
 PUBLISHED = sorted((Path(__file__).resolve().parent.parent.parent / "benchmarks").glob("*.json"))
 
 
-def damaged(path: Path) -> Any:
-    """Every field of a published file's first record and head, each replaced by things that do not belong there."""
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every field and item in `value`, however deep, as its container and its name or number there."""
+    if isinstance(value, (dict, list)):
+        for at in list(value) if isinstance(value, dict) else range(min(4, len(value))):
+            yield value, at
+            yield from places(value[at])
+
+
+def damaged(path: Path) -> Iterator[tuple[str, Any]]:
+    """A result file with its first record of each kind; each field at any depth replaced by what does not belong there, or renamed."""
     content = json.loads(path.read_text())
-    content["records"] = content["records"][:1]
-    for wrong in (ATTACK, [ATTACK], {"a": ATTACK}, None, -1, True):
-        for place in (content, content["records"][0], *content["records"][0].get("curve", [])[:1]):
-            for name, right in list(place.items()):
-                place[name] = wrong
-                yield f"{name}={wrong!r}", content
-                place[name] = right
+    records = content["records"]
+    # `grace plan` writes records of several kinds.
+    content["records"] = list({r.get("kind"): r for r in reversed(records)}.values())[::-1]
+    for place, at in list(places(content)):
+        right = place[at]
+        for wrong in WRONG:
+            place[at] = wrong
+            yield f"{at}={wrong!r}", content
+        place[at] = right
+        if isinstance(place, dict):
+            place[ATTACK] = place.pop(at)
+            yield f"{at} renamed", content
+            place[at] = place.pop(ATTACK)
 
 
-@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
-def test_wrong_types_are_refused_or_escaped(path: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="session")
+def prediction(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A result of `grace plan`, of which none is published."""
+    out = tmp_path_factory.mktemp("plan") / "plan.json"
+    figures = ["--parameters", "2M", "--backward", "20ms"]
+    assert main(["plan", *figures, "--methods", "int8", "--cluster", "4@1gbit", "--out", str(out)]) == 0
+    return out
+
+
+@pytest.mark.parametrize("path", [*PUBLISHED, None], ids=lambda path: path.stem if path else "plan")
+def test_wrong_types_are_refused_or_escaped(path: Path | None, prediction: Path, tmp_path: Path) -> None:
     file = tmp_path / "in.json"
-    for case, content in damaged(path):
+    for case, content in damaged(path or prediction):
         file.write_text(json.dumps(content))
         try:
             text = html(load.read([file]))

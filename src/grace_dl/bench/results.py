@@ -126,12 +126,13 @@ def load(path: Path) -> dict[str, Any]:
     """A result file, checked."""
     try:
         content = json.loads(path.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise GraceError(f"{path} is not a result file of a benchmark: it is not JSON ({error}).") from error
     if not isinstance(content, dict) or "schema" not in content:
         raise GraceError(f"{path} is not a result file of a benchmark: it has no schema.")
     if content["schema"] != SCHEMA:
-        raise GraceError(f"{path} has schema {content['schema']}; this version reads {SCHEMA}; measure anew.")
+        shown = f"{content['schema']!r:.60}"
+        raise GraceError(f"{path} has schema {shown}; this version reads {SCHEMA}; measure anew.")
     return content
 
 

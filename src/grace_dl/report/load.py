@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,9 @@ from typing import Any
 
 from ..bench import results
 from ..errors import ConfigError, GraceError
+
+LARGEST = 1e30
+"""Charts multiply and divide numbers, which must not overflow. None that was measured comes near it, or its inverse."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Kind:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def _or_none(kind: Kind) -> Kind:
@@ -30,7 +32,7 @@ def _or_none(kind: Kind) -> Kind:
 
 TEXT = Kind("text", lambda value: isinstance(value, str))
 NUMBER = Kind("a number of at least 0", lambda value: _is_number(value) and value >= 0)
-POSITIVE = Kind("a number above 0", lambda value: _is_number(value) and value > 0)
+POSITIVE = Kind("a number above 0", lambda value: _is_number(value) and value >= 1 / LARGEST)
 COUNT = Kind("a whole number of at least 0", lambda value: NUMBER.fits(value) and isinstance(value, int))
 SOME = Kind("a whole number above 0", lambda value: POSITIVE.fits(value) and isinstance(value, int))
 FLAG = Kind("true or false", lambda value: isinstance(value, bool))
@@ -187,6 +189,8 @@ def _read(path: Path) -> Result:
         raise ConfigError(f"{path} holds no records yet; let `grace bench {kind}` measure something first.")
     for number, record in enumerate(records, 1):
         _check(record, kind, f"{path}: record {record.get('id', number)!r}")
+    if kind == "plan" and not any(record["kind"] == "here" for record in records):
+        raise ConfigError(f"{path} holds no prediction for the cluster itself; run `grace plan` anew.")
     return Result(path.name, kind, {name: content[name] for name in HEADER if name != "records"}, records)
 
 

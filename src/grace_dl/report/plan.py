@@ -108,6 +108,8 @@ def _bars(records: list[Record], cluster: str) -> str:
 def _curves(
     records: list[Record], kinds: dict[str, str], field: str, axis: charts.Axis, text: Any, unit: float = 1.0
 ) -> str:
+    if not records:
+        return ""
     series = []
     for method in dict.fromkeys(r["method"] for r in records):
         points = [
