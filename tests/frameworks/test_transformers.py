@@ -89,6 +89,22 @@ def test_trainer_compresses_and_resumes_exactly(launch, tmp_path: Path) -> None:
 
 
 @as_torchrun
+def compiled(rank: int, world: int, folder: str) -> dict[str, Any]:
+    runner, callback = trainer(folder, torch_compile=True, torch_compile_backend="aot_eager")
+    runner.train()
+    torch._dynamo.reset()
+    return {"weights": flat(runner.model), "stats": callback.handle.stats()}
+
+
+def test_trainer_compiles_its_model(launch, tmp_path: Path) -> None:
+    ranks = launch(compiled, 2, str(tmp_path), timeout=180)
+    for found in ranks:
+        assert torch.equal(found["weights"], ranks[0]["weights"])
+        assert found["stats"].steps == 8
+        assert 0 < found["stats"].leaving_bytes < found["stats"].dense_bytes / 3
+
+
+@as_torchrun
 def accelerate(rank: int, world: int, folder: str) -> dict[str, Any]:
     from accelerate import Accelerator
 
