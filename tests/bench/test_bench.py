@@ -96,14 +96,15 @@ def test_auto_is_measured_once_it_has_chosen(tmp_path: Path, capsys: pytest.Capt
 
 def test_local_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "step.json"
-    rules = [f"local({method}; every=4)" for method in ("none", "int4")]
+    rules = [f"local({rest})" for rest in ("none; every=4", "int4; every=4", "int4; every=4; delay=3")]
     command = ["bench", "step", "--quick", "--rounds", "9", "--methods", "ddp", "int4", *rules]
     assert main([*command, "--out", str(out)]) == 0
     records = {results.label_of(r): r for r in results.load(out)["records"]}
     assert set(records) == {"ddp", "int4", *rules}
     # Whole periods, and the bytes of an exchange spread over its steps.
-    assert [records[rule]["rounds"] for rule in rules] == [8, 8]
-    assert records[rules[1]]["leaving_bytes"] == pytest.approx(records["int4"]["leaving_bytes"] / 4, rel=0.02)
+    assert [records[rule]["rounds"] for rule in rules] == [8, 8, 8]
+    for rule in rules[1:]:
+        assert records[rule]["leaving_bytes"] == pytest.approx(records["int4"]["leaving_bytes"] / 4, rel=0.02)
     assert rules[0][:8] in capsys.readouterr().out
 
 

@@ -1,8 +1,8 @@
 """Measures a training step and its parts, with and without compression: the code that every worker runs.
 
 Every candidate alternates, step by step, with the silent step: the same model under a DDP hook that sends nothing.
-Other load on the machine then affects both, and the result is the ratio of their medians. Of local steps whole periods are
-measured, and the time of a step is the mean over a period. PyTorch's own baselines are candidates too. For models without computation, whose steps are short, every candidate also alternates with plain DDP.
+Other load on the machine then affects both, and the result is the ratio of their medians. Local steps alternate by whole
+periods, so that an exchange with a delay travels during steps of its own, and the time of a step is the mean over a period. PyTorch's own baselines are candidates too. For models without computation, whose steps are short, every candidate also alternates with plain DDP.
 """
 
 from __future__ import annotations
@@ -95,11 +95,14 @@ class Trainee:
         self.handle: Handle | None = None
         self.period = 1
         """Steps from one exchange of a parameter to the next."""
+        self.warm_up = WARM_UP
         if through == LOCAL:
             rule = parse_rule(method)
             assert isinstance(rule, LocalRule)
             self.handle = LocalSteps.from_rule(model, self.optimizer, rule)
             self.period = rule.every
+            # Periods are measured from the step at which a delayed result is applied: none is in flight between them.
+            self.warm_up = max(WARM_UP, rule.delay)
         elif method == FSDP:
             pass
         elif method == SILENT:
@@ -127,7 +130,10 @@ class Trainee:
         self.optimizer.zero_grad()
         if self._own:
             batch = tuple(grad.clone() for grad in batch)
-        dist.barrier()
+        if (
+            self.period == 1
+        ):  # local steps meet at exchanges only; waiting for all would give an exchange more time
+            dist.barrier()
         start = time.perf_counter()
         loss = self.model(*batch)
         middle = time.perf_counter()
@@ -172,10 +178,10 @@ def worker(
             trainee.settled_after += 1
             emit(("step", f"{candidate.method}, {trainee.settled_after} steps to choose"))
         start = time.perf_counter()
-        for count in range(WARM_UP):
+        for count in range(trainee.warm_up):
             trainee.step(batch, keep=False)
-            emit(("step", f"{candidate.method}, warm-up {count + 1} of {WARM_UP}"))
-        seconds = (time.perf_counter() - start) / WARM_UP
+            emit(("step", f"{candidate.method}, warm-up {count + 1} of {trainee.warm_up}"))
+        seconds = (time.perf_counter() - start) / trainee.warm_up
         if isinstance(trainee.handle, LocalSteps):
             trainee.handle.synchronize()  # buffers and channels of the first exchange
         return trainee, seconds
@@ -194,10 +200,12 @@ def worker(
             other.times.clear()
         turns = agreed(_turns(trainee.period, rounds, budget / seconds))
         before = trainee.stats()
-        for count in range(turns):
+        for first in range(0, turns, trainee.period):
             for each in (*beside, trainee):
-                each.step(batch, keep=True)
-            emit(("step", f"{candidate.method}, {count + 1} of {turns}"))
+                dist.barrier()
+                for count in range(first, first + trainee.period):
+                    each.step(batch, keep=True)
+                    emit(("step", f"{candidate.method}, {count + 1} of {turns}"))
         records.append(_record(candidate, trainee, beside, before, turns))
         emit(("record", records[-1]))
         del trainee
