@@ -38,6 +38,7 @@ SETTINGS = {
     "train.save_path": "run",
 }
 LIMIT = 400.0
+STACKS = str(Path(__file__).with_name("with_stacks.py"))
 
 
 class Machine:
@@ -49,13 +50,22 @@ class Machine:
         overrides = {**SETTINGS, **({"train.local.delay": 3} if rule == RULES[2] else {})}
         words = [word for path, value in overrides.items() for word in (f"--configs.{path}", str(value))]
         agent = [
-            *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={NODES - 1}:{NODES}"),
+            *(sys.executable, STACKS, "-m", "torch.distributed.run", f"--nnodes={NODES - 1}:{NODES}"),
             *("--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"),
             *("--rdzv-id=trial", "--max-restarts=3", "--monitor-interval=0.1"),
             # Heartbeats stay at 3 in 15 s: with faster ones, a busy machine is taken for dead, and the job splits.
             "--rdzv-conf=last_call_timeout=3",
         ]
-        train = ["-m", "grace_dl.cli", "train", "--devices", "cpu", "--configs", "configs/synthetic.py"]
+        train = [
+            STACKS,
+            "-m",
+            "grace_dl.cli",
+            "train",
+            "--devices",
+            "cpu",
+            "--configs",
+            "configs/synthetic.py",
+        ]
         self._said = open(folder / "output.txt", "wb")  # noqa: SIM115 (open as long as the agent)
         self.agent = subprocess.Popen(
             [*agent, *train, f"configs/{rule}", *words],
@@ -76,19 +86,31 @@ class Machine:
     def output(self) -> str:
         return (self.folder / "output.txt").read_text(errors="replace")
 
+    @property
+    def silence(self) -> float:
+        """Seconds since the agent or its worker printed something."""
+        return time.time() - (self.folder / "output.txt").stat().st_mtime
+
     def saved(self, ranks: int) -> list[int]:
         """The steps that the worker has saved in a job of so many ranks."""
         names = [path.name for path in (self.folder / "run" / "checkpoints").glob(f"step*of{ranks}.pt")]
         return sorted(int(name[4:13]) for name in names)
 
-    def kill(self) -> None:
-        """Kill the agent and its worker, which has a session of its own."""
+    def signal(self, number: int) -> int:
+        """Signal the agent, if it has not ended, and its worker, which has a session of its own; returns the number of workers."""
+        if self.agent.poll() is not None:
+            return 0
         listed = subprocess.run(
             ["pgrep", "-P", str(self.agent.pid)], capture_output=True, text=True, check=False
         )
-        for process in (self.agent.pid, *map(int, listed.stdout.split())):
+        workers = [int(word) for word in listed.stdout.split()]
+        for process in (self.agent.pid, *workers):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+                os.kill(process, number)
+        return len(workers)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
         self.agent.wait()
         self._said.close()
 
@@ -138,7 +160,7 @@ def ended(machines: list[Machine]) -> str | None:
         try:
             code = machine.agent.wait(LIMIT)
         except subprocess.TimeoutExpired:
-            return f"{machine.folder.name} has not ended after {LIMIT:.0f} s"
+            return f"{machine.folder.name} has not ended after {LIMIT:.0f} s\n{stuck(machines)}"
         if code:
             return f"{machine.folder.name} ended with code {code}"
     resumed = [int(words.split()[0]) for m in machines for words in m.output.split("resuming at step ")[1:]]
@@ -156,6 +178,18 @@ def ended(machines: list[Machine]) -> str | None:
     return None if len(found) == 1 else "replicas differ"
 
 
+def stuck(machines: list[Machine]) -> str:
+    """Who has ended and who has not; lets those print their stacks, which are then in their output."""
+    said = []
+    for machine in machines:
+        silence, workers = machine.silence, machine.signal(signal.SIGUSR1)
+        code = machine.agent.poll()
+        state = f"its agent runs, workers: {workers}" if code is None else f"ended with code {code}"
+        said.append(f"{machine.folder.name}: {state}; last output {silence:.0f} s ago")
+    time.sleep(5)
+    return "\n".join(said)
+
+
 def wait_for_port(port: int) -> None:
     deadline = time.monotonic() + LIMIT
     while time.monotonic() < deadline:
@@ -166,7 +200,7 @@ def wait_for_port(port: int) -> None:
 
 
 def tails(machines: list[Machine]) -> str:
-    return "\n".join(f"--- {machine.folder.name}\n{machine.output[-3000:]}" for machine in machines)
+    return "\n".join(f"--- {machine.folder.name}\n{machine.output[-12000:]}" for machine in machines)
 
 
 if __name__ == "__main__":
