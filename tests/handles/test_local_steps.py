@@ -217,6 +217,20 @@ def test_nothing_is_lost(launch, text):
     )
 
 
+def test_the_anchor_is_kept_where_asked():
+    model = network()
+    outer = grace.LocalSteps(
+        model, inner(model), "int8", every=1, anchor_dtype=torch.bfloat16, anchor_device="cpu"
+    )
+    for name, kept in outer.common_state["anchor"].items():
+        assert (kept.dtype, kept.device.type) == (torch.bfloat16, "cpu")
+        assert kept.data_ptr() != dict(model.named_parameters())[name].data_ptr()
+    # Nothing was trained: the anchor stays the initial parameters, rounded once.
+    outer.step()
+    with outer.at_anchor():
+        assert torch.equal(flat(model), flat(network()).bfloat16().float())
+
+
 # State --------------------------------------------------------------------------------------------------------
 
 SETTINGS = [
