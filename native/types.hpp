@@ -25,4 +25,12 @@ struct EncoderInput {
 // The dtype of sent values, by the codes that the Python side passes.
 enum class Dtype : int { float32 = 0, float64 = 1, float16 = 2, bfloat16 = 3 };
 
+// A rank's selected elements of a tensor: `count` values and coded indices, in room for `k`.
+struct SparsePayload {
+    void* values;
+    Dtype dtype;
+    u64 k, count;
+    const u8* index;
+};
+
 }  // namespace grace

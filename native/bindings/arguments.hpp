@@ -27,6 +27,30 @@ inline std::vector<std::size_t> numbers(const nb::list& list) {
     return found;
 }
 
+// Addresses from a Python list, one for each rank.
+template <class T>
+inline std::vector<const T*> addresses(const nb::list& list) {
+    std::vector<const T*> found;
+    found.reserve(list.size());
+    for (auto one : list) found.push_back(at<const T>(nb::cast<address>(one)));
+    return found;
+}
+
+// Numbers from a Python list, one for each rank.
+template <class T>
+inline std::vector<T> reals(const nb::list& list) {
+    std::vector<T> found;
+    found.reserve(list.size());
+    for (auto one : list) found.push_back(T(nb::cast<double>(one)));
+    return found;
+}
+
+// f(T()) with T the element type, float or double, the GIL held: f releases it when it has read its lists.
+template <class F>
+inline auto typed_lists(bool wide, F f) {
+    return wide ? f(double()) : f(float());
+}
+
 // f(n, x, y) for lists of lengths and of the addresses of two tensors each, the GIL released; returns the list of answers.
 template <class F>
 inline nb::list for_each_pair(const nb::list& ns, const nb::list& xs, const nb::list& ys, F f) {

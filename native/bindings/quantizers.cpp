@@ -38,6 +38,17 @@ void bind_quantizers(nb::module_& m) {
         });
     });
 
+    m.def("fp8_combine", [](bool wide, address out, size_t n, size_t block, nb::list codes, nb::list scales, double divisor,
+                            int threads) {
+        return typed_lists(wide, [&](auto zero) {
+            using T = decltype(zero);
+            const auto code = addresses<u8>(codes);
+            const auto scale = addresses<T>(scales);
+            nb::gil_scoped_release release;
+            return GRACE_CALL(fp8_combine, at<T>(out), code.data(), scale.data(), code.size(), T(divisor), n, block, threads);
+        });
+    });
+
     m.def("block_encode", [](ENCODER_ARGUMENTS, size_t block, int levels, int bits, bool l2, u64 word, address codes, address scales,
                              int threads) {
         typed(wide, [=](auto zero) {
@@ -51,6 +62,18 @@ void bind_quantizers(nb::module_& m) {
             using T = decltype(zero);
             return GRACE_CALL(block_add, at<T>(out), at<const u8>(codes), at<const T>(scales), n, block, levels, bits,
                               threads);
+        });
+    });
+
+    m.def("block_combine", [](bool wide, address out, size_t n, size_t block, int levels, int bits, nb::list codes,
+                              nb::list scales, double divisor, int threads) {
+        return typed_lists(wide, [&](auto zero) {
+            using T = decltype(zero);
+            const auto code = addresses<u8>(codes);
+            const auto scale = addresses<T>(scales);
+            nb::gil_scoped_release release;
+            return GRACE_CALL(block_combine, at<T>(out), code.data(), scale.data(), code.size(), T(divisor), n, block, levels,
+                              bits, threads);
         });
     });
 
@@ -69,6 +92,18 @@ void bind_quantizers(nb::module_& m) {
         });
     });
 
+    m.def("u8bit_combine", [](bool wide, address out, size_t n, address values, nb::list codes, nb::list scales, double divisor,
+                              int threads) {
+        typed_lists(wide, [&](auto zero) {
+            using T = decltype(zero);
+            const auto code = addresses<u8>(codes);
+            const auto scale = reals<T>(scales);
+            nb::gil_scoped_release release;
+            GRACE_CALL(u8bit_combine, at<T>(out), code.data(), scale.data(), at<const T>(values), code.size(), T(divisor), n,
+                       threads);
+        });
+    });
+
     m.def("natural_encode", [](ENCODER_ARGUMENTS, u64 word, address codes, address bases, int threads) {
         typed(wide, [=](auto zero) {
             using T = decltype(zero);
@@ -79,6 +114,15 @@ void bind_quantizers(nb::module_& m) {
         typed(wide, [=](auto zero) {
             using T = decltype(zero);
             GRACE_CALL(natural_add, at<T>(out), at<const u8>(codes), at<const std::int16_t>(bases), n, threads);
+        });
+    });
+    m.def("natural_combine", [](bool wide, address out, size_t n, nb::list codes, nb::list bases, double divisor, int threads) {
+        typed_lists(wide, [&](auto zero) {
+            using T = decltype(zero);
+            const auto code = addresses<u8>(codes);
+            const auto base = addresses<std::int16_t>(bases);
+            nb::gil_scoped_release release;
+            GRACE_CALL(natural_combine, at<T>(out), code.data(), base.data(), code.size(), T(divisor), n, threads);
         });
     });
     m.def("exponents_within", [](address bases, size_t n, int low, int high) {
@@ -98,6 +142,16 @@ void bind_quantizers(nb::module_& m) {
         return typed(wide, [=](auto zero) {
             using T = decltype(zero);
             return GRACE_CALL(ternary_add, at<T>(out), at<const u8>(codes), T(scale), n, threads);
+        });
+    });
+
+    m.def("ternary_combine", [](bool wide, address out, size_t n, nb::list codes, nb::list scales, double divisor, int threads) {
+        return typed_lists(wide, [&](auto zero) {
+            using T = decltype(zero);
+            const auto code = addresses<u8>(codes);
+            const auto scale = reals<T>(scales);
+            nb::gil_scoped_release release;
+            return GRACE_CALL(ternary_combine, at<T>(out), code.data(), scale.data(), code.size(), T(divisor), n, threads);
         });
     });
 

@@ -37,4 +37,14 @@ void bind_signs(nb::module_& m) {
             GRACE_CALL(two_add, at<T>(out), at<const u8>(bits), T(low), T(high), n, threads);
         });
     });
+    m.def("two_combine", [](bool wide, address out, size_t n, nb::list bits, nb::list lows, nb::list highs, double divisor,
+                            int threads) {
+        typed_lists(wide, [&](auto zero) {
+            using T = decltype(zero);
+            const auto packed = addresses<u8>(bits);
+            const auto low = reals<T>(lows), high = reals<T>(highs);
+            nb::gil_scoped_release release;
+            GRACE_CALL(two_combine, at<T>(out), packed.data(), low.data(), high.data(), packed.size(), T(divisor), n, threads);
+        });
+    });
 }

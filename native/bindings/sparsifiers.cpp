@@ -1,4 +1,6 @@
 // Methods that send few elements.
+#include <nanobind/stl/tuple.h>
+
 #include "arguments.hpp"
 #include "methods/adaq.hpp"
 #include "methods/chunks.hpp"
@@ -139,6 +141,18 @@ void bind_sparsifiers(nb::module_& m) {
             using T = decltype(zero);
             return int(GRACE_CALL(sparse_add, at<T>(out), d, at<void>(values), Dtype(dtype), k, count,
                               at<const u8>(index), T(alpha), threads));
+        });
+    });
+    m.def("sparse_combine", [](bool wide, address out, u64 d, nb::list sent, double alpha, int threads) {
+        std::vector<SparsePayload> payloads;
+        payloads.reserve(sent.size());
+        for (auto one : sent) {
+            const auto [values, dtype, k, count, index] = nb::cast<std::tuple<address, int, u64, u64, address>>(one);
+            payloads.push_back({at<void>(values), Dtype(dtype), k, count, at<const u8>(index)});
+        }
+        return typed(wide, [&](auto zero) {
+            using T = decltype(zero);
+            return int(GRACE_CALL(sparse_combine, at<T>(out), d, payloads.data(), payloads.size(), T(alpha), threads));
         });
     });
     m.def("sparse_check", [](u64 d, address values, int dtype, u64 k, u64 count, address index, int threads) {

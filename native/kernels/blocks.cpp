@@ -1,10 +1,10 @@
 // Stochastic rounding to evenly spaced levels, one scale a block (int8, int4, QSGD).
 #include "methods/blocks.hpp"
 
-#include <atomic>
 #include <cfloat>
 #include <cmath>
 
+#include "combine.hpp"
 #include "encoder_input.hpp"
 #include "packing.hpp"
 #include "parallel.hpp"
@@ -145,44 +145,49 @@ void block_encode_(const EncoderInput<T>& s, std::size_t block, int levels, int 
     });
 }
 
+// Adds begin..end, a whole number of blocks unless it ends the tensor; false if the payload is invalid there. Not inlined:
+// the compiler's choice of registers then does not depend on the caller.
 template <class T>
-bool block_add_(T* out, const u8* codes, const T* scales, std::size_t n, std::size_t block, int levels, int bits,
-                int threads) {
+[[gnu::noinline]] bool block_range(T* out, const u8* codes, const T* scales, std::size_t n, std::size_t block, int levels, int bits,
+                                   std::size_t begin, std::size_t end) {
     constexpr T infinity = T(__builtin_huge_val());
     const bool bytes = bits == 8, nibbles = bits == 4 && block % 2 == 0;
     const u8* last = codes + (n * std::size_t(bits) + 7) / 8;
-    std::atomic<bool> valid{true};
-    parallel(n, piece(block, bits), threads, [=, &valid](std::size_t begin, std::size_t end) {
-        alignas(64) i32 q[tile];
-        BitReader reader(codes + begin * std::size_t(bits) / 8, last, bits);
-        bool good = true;
-        for (std::size_t i = begin; i < end; i += block) {
-            std::size_t m = end - i < block ? end - i : block;
-            const T scale = scales[i / block];
-            const Block<T> by(scale, T(levels));
-            good &= scale >= T(0) && scale < infinity;
-            for (std::size_t t = 0; t < m; t += tile) {
-                std::size_t k = m - t < tile ? m - t : tile;
-                if (bytes) {
-                    const u8* __restrict c = codes + i + t;
-                    for (std::size_t j = 0; j < k; ++j) q[j] = c[j];
-                } else if (nibbles) {
-                    const u8* __restrict c = codes + (i + t) / 2;
-                    for (std::size_t j = 0; j < k / 2; ++j) q[2 * j] = c[j] & 15, q[2 * j + 1] = c[j] >> 4;
-                    if (k % 2) q[k - 1] = c[k / 2] & 15;
-                } else {
-                    reader.get(q, k);
-                }
-                i32 most = 0;
-                for (std::size_t j = 0; j < k; ++j) most = q[j] > most ? q[j] : most;
+    alignas(64) i32 q[tile];
+    BitReader reader(codes + begin * std::size_t(bits) / 8, last, bits);
+    bool good = true;
+    for (std::size_t i = begin; i < end; i += block) {
+        std::size_t m = end - i < block ? end - i : block;
+        const T scale = scales[i / block];
+        const Block<T> by(scale, T(levels));
+        good &= scale >= T(0) && scale < infinity;
+        for (std::size_t t = 0; t < m; t += tile) {
+            std::size_t k = m - t < tile ? m - t : tile;
+            T* __restrict o = out + i + t;
+            if (bytes) {
+                const u8* __restrict c = codes + i + t;
+                prefetch_codes(c, k);
+                u8 most = 0;
+                for (std::size_t j = 0; j < k; ++j) most = c[j] > most ? c[j] : most;
                 good &= most <= 2 * levels;
-                T* __restrict o = out + i + t;
-                for (std::size_t j = 0; j < k; ++j) o[j] += (T(q[j] - levels) * by.step) * by.lower;
+                for (std::size_t j = 0; j < k; ++j) o[j] += (T(i32(c[j]) - levels) * by.step) * by.lower;
+                continue;
             }
+            if (nibbles) {
+                const u8* __restrict c = codes + (i + t) / 2;
+                prefetch_codes(c, k / 2);
+                for (std::size_t j = 0; j < k / 2; ++j) q[2 * j] = c[j] & 15, q[2 * j + 1] = c[j] >> 4;
+                if (k % 2) q[k - 1] = c[k / 2] & 15;
+            } else {
+                reader.get(q, k);
+            }
+            i32 most = 0;
+            for (std::size_t j = 0; j < k; ++j) most = q[j] > most ? q[j] : most;
+            good &= most <= 2 * levels;
+            for (std::size_t j = 0; j < k; ++j) o[j] += (T(q[j] - levels) * by.step) * by.lower;
         }
-        if (!good) valid.store(false, std::memory_order_relaxed);
-    });
-    return valid.load();
+    }
+    return good;
 }
 
 }  // namespace
@@ -194,7 +199,17 @@ bool block_add_(T* out, const u8* codes, const T* scales, std::size_t n, std::si
     }                                                                                                                  \
     bool block_add(T* out, const u8* codes, const T* scales, std::size_t n, std::size_t block, int levels, int bits,   \
                    int threads) {                                                                                      \
-        return block_add_(out, codes, scales, n, block, levels, bits, threads);                                        \
+        return add_pieces(n, piece(block, bits), threads, [=](std::size_t begin, std::size_t end) {                    \
+            return block_range(out, codes, scales, n, block, levels, bits, begin, end);                                \
+        });                                                                                                            \
+    }                                                                                                                  \
+    bool block_combine(T* out, const u8* const* codes, const T* const* scales, std::size_t ranks, T divisor,           \
+                       std::size_t n, std::size_t block, int levels, int bits, int threads) {                          \
+        return combine_pieces(out, n, piece(block, bits), ranks, divisor, threads,                                     \
+                              [=](std::size_t rank, std::size_t begin, std::size_t end) {                              \
+                                  return block_range(out, codes[rank], scales[rank], n, block, levels, bits, begin,    \
+                                                     end);                                                             \
+                              });                                                                                      \
     }
 
 GRACE_DEFINE(float)

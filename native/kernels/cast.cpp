@@ -1,10 +1,10 @@
 // Casts to float16 and bfloat16, and e4m3 with a scale per block. Rounding is to nearest even throughout.
 #include "methods/cast.hpp"
 
-#include <atomic>
 #include <cfloat>
 #include <cmath>
 
+#include "combine.hpp"
 #include "encoder_input.hpp"
 #include "float16.hpp"
 #include "parallel.hpp"
@@ -124,10 +124,13 @@ T fp8_limit() {
     return limit * T(e4m3_max) < T(__builtin_huge_val()) ? limit : std::nextafter(limit, T(0));
 }
 
+// A whole number of blocks, about `grain` elements.
+inline std::size_t fp8_piece(std::size_t block) { return block * (grain / block ? grain / block : 1); }
+
 template <class T>
 void fp8_encode_(const EncoderInput<T>& s, std::size_t block, u8* codes, T* scales, int threads) {
     const T limit = fp8_limit<T>();
-    parallel(s.n, block * (grain / block ? grain / block : 1), threads, [=, &s](std::size_t begin, std::size_t end) {
+    parallel(s.n, fp8_piece(block), threads, [=, &s](std::size_t begin, std::size_t end) {
         alignas(64) T buffer[tile];
         for (std::size_t i = begin; i < end; i += block) {
             std::size_t m = end - i < block ? end - i : block;
@@ -150,26 +153,24 @@ void fp8_encode_(const EncoderInput<T>& s, std::size_t block, u8* codes, T* scal
     });
 }
 
+// Adds begin..end, a whole number of blocks unless it ends the tensor; false if the payload is invalid there.
 template <class T>
-bool fp8_add_(T* out, const u8* codes, const T* scales, std::size_t n, std::size_t block, int threads) {
+bool fp8_range(T* out, const u8* codes, const T* scales, std::size_t block, std::size_t begin, std::size_t end) {
     const T limit = fp8_limit<T>();
-    std::atomic<bool> valid{true};
-    parallel(n, block * (grain / block ? grain / block : 1), threads, [=, &valid](std::size_t begin, std::size_t end) {
-        bool good = true;
-        for (std::size_t i = begin; i < end; i += block) {
-            std::size_t m = end - i < block ? end - i : block;
-            const T scale = scales[i / block];
-            good &= scale >= T(0) && scale <= limit;
-            T* __restrict o = out + i;
-            const u8* __restrict c = codes + i;
-            u8 bad = 0;
-            for (std::size_t j = 0; j < m; ++j) bad = u8(bad | ((c[j] & 0x7fu) == 0x7fu));
-            good &= !bad;
-            for (std::size_t j = 0; j < m; ++j) o[j] += T(from_e4m3(c[j])) * scale;
-        }
-        if (!good) valid.store(false, std::memory_order_relaxed);
-    });
-    return valid.load();
+    bool good = true;
+    for (std::size_t i = begin; i < end; i += block) {
+        std::size_t m = end - i < block ? end - i : block;
+        const T scale = scales[i / block];
+        good &= scale >= T(0) && scale <= limit;
+        T* __restrict o = out + i;
+        const u8* __restrict c = codes + i;
+        prefetch_codes(c, m);
+        u8 bad = 0;
+        for (std::size_t j = 0; j < m; ++j) bad = u8(bad | ((c[j] & 0x7fu) == 0x7fu));
+        good &= !bad;
+        for (std::size_t j = 0; j < m; ++j) o[j] += T(from_e4m3(c[j])) * scale;
+    }
+    return good;
 }
 
 }  // namespace
@@ -187,7 +188,16 @@ bool fp8_add_(T* out, const u8* codes, const T* scales, std::size_t n, std::size
         fp8_encode_(s, block, codes, scales, threads);                                                            \
     }                                                                                                             \
     bool fp8_add(T* out, const u8* codes, const T* scales, std::size_t n, std::size_t block, int threads) {       \
-        return fp8_add_(out, codes, scales, n, block, threads);                                                   \
+        return add_pieces(n, fp8_piece(block), threads, [=](std::size_t begin, std::size_t end) {                 \
+            return fp8_range(out, codes, scales, block, begin, end);                                              \
+        });                                                                                                       \
+    }                                                                                                             \
+    bool fp8_combine(T* out, const u8* const* codes, const T* const* scales, std::size_t ranks, T divisor,        \
+                     std::size_t n, std::size_t block, int threads) {                                             \
+        return combine_pieces(out, n, fp8_piece(block), ranks, divisor, threads,                                  \
+                              [=](std::size_t rank, std::size_t begin, std::size_t end) {                         \
+                                  return fp8_range(out, codes[rank], scales[rank], block, begin, end);            \
+                              });                                                                                 \
     }
 
 GRACE_DEFINE(float)

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "combine.hpp"
 #include "encoder_input.hpp"
 #include "parallel.hpp"
 #include "random.hpp"
@@ -79,17 +80,18 @@ void natural_encode_(const EncoderInput<T>& s, u64 word, u8* codes, std::int16_t
     });
 }
 
+// Adds begin..end, which begins a block.
 template <class T>
-void natural_add_(T* out, const u8* codes, const std::int16_t* bases, std::size_t n, int threads) {
-    parallel(n, grain, threads, [=](std::size_t begin, std::size_t end) {
-        for (std::size_t i = begin; i < end; i += natural_block) {
-            const std::size_t m = end - i < natural_block ? end - i : natural_block;
-            const T unit = T(std::ldexp(1.0, bases[i / natural_block]));
-            T* __restrict o = out + i;
-            const u8* __restrict c = codes + i;
-            for (std::size_t j = 0; j < m; ++j) o[j] += T(power(c[j])) * unit;
-        }
-    });
+bool natural_range(T* out, const u8* codes, const std::int16_t* bases, std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; i += natural_block) {
+        const std::size_t m = end - i < natural_block ? end - i : natural_block;
+        const T unit = T(std::ldexp(1.0, bases[i / natural_block]));
+        T* __restrict o = out + i;
+        const u8* __restrict c = codes + i;
+        prefetch_codes(c, m);
+        for (std::size_t j = 0; j < m; ++j) o[j] += T(power(c[j])) * unit;
+    }
+    return true;  // the bases are checked before
 }
 
 }  // namespace
@@ -99,7 +101,16 @@ void natural_add_(T* out, const u8* codes, const std::int16_t* bases, std::size_
         natural_encode_(s, word, codes, bases, threads);                                                   \
     }                                                                                                      \
     void natural_add(T* out, const u8* codes, const std::int16_t* bases, std::size_t n, int threads) {     \
-        natural_add_(out, codes, bases, n, threads);                                                       \
+        add_pieces(n, grain, threads, [=](std::size_t begin, std::size_t end) {                            \
+            return natural_range(out, codes, bases, begin, end);                                           \
+        });                                                                                                \
+    }                                                                                                      \
+    void natural_combine(T* out, const u8* const* codes, const std::int16_t* const* bases,                 \
+                         std::size_t ranks, T divisor, std::size_t n, int threads) {                       \
+        combine_pieces(out, n, grain, ranks, divisor, threads,                                             \
+                       [=](std::size_t rank, std::size_t begin, std::size_t end) {                         \
+                           return natural_range(out, codes[rank], bases[rank], begin, end);                \
+                       });                                                                                 \
     }
 
 GRACE_DEFINE(float)

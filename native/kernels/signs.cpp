@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 
+#include "combine.hpp"
 #include "encoder_input.hpp"
 #include "parallel.hpp"
 #include "random.hpp"
@@ -278,6 +279,15 @@ void onebit_encode_(const EncoderInput<T>& s, T* owed, u8* bits, T* means, int t
 #define GRACE_DEFINE(T)                                                                                         \
     void two_add(T* out, const u8* bits, T low, T high, std::size_t n, int threads) {                           \
         two_add_(out, bits, low, high, n, threads);                                                             \
+    }                                                                                                           \
+    void two_combine(T* out, const u8* const* bits, const T* lows, const T* highs, std::size_t ranks,           \
+                     T divisor, std::size_t n, int threads) {                                                   \
+        combine_pieces(out, n, grain, ranks, divisor, threads,                                                  \
+                       [=](std::size_t rank, std::size_t begin, std::size_t end) {                              \
+                           expand<T, true>(bits[rank] + begin / 8, end - begin, lows[rank], highs[rank],        \
+                                           out + begin);                                                        \
+                           return true;                                                                         \
+                       });                                                                                      \
     }                                                                                                           \
     void sign_encode(const EncoderInput<T>& s, u64 word, u8* bits, u8* flag, int threads) {                     \
         sign_encode_(s, word, bits, flag, threads);                                                             \

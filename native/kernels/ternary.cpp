@@ -2,9 +2,9 @@
 // packing is arithmetic on whole vectors.
 #include "methods/ternary.hpp"
 
-#include <atomic>
 #include <cmath>
 
+#include "combine.hpp"
 #include "encoder_input.hpp"
 #include "parallel.hpp"
 #include "random.hpp"
@@ -93,29 +93,27 @@ inline void add_trits(T* __restrict out, const u8* __restrict trit, std::size_t 
     for (std::size_t j = 0; j < n; ++j) out[j] += T(std::int32_t(trit[j]) - 1) * scale;
 }
 
+// Adds begin..end, which begins a group; false if the payload is invalid there.
 template <class T>
-bool ternary_add_(T* out, const u8* codes, T scale, std::size_t n, int threads) {
-    std::atomic<bool> valid{true};
-    parallel(n, groups_grain, threads, [=, &valid](std::size_t begin, std::size_t end) {
-        alignas(64) u8 trit[group];
-        u8 most = 0;
-        for (std::size_t i = begin; i < end; i += group) {
-            std::size_t m = end - i < group ? end - i : group, w = m < group ? (m + 4) / 5 : width;
-            const u8* __restrict c = codes + i / 5;
-            for (std::size_t j = 0; j < w; ++j) most = c[j] > most ? c[j] : most;
-            for (std::size_t j = 0; j < w; ++j) {
-                u16 rest = c[j];
-                for (int k = 0; k < 5; ++k) {
-                    u16 third = u16((rest * 171u) >> 9);  // rest / 3, exact below 512
-                    trit[j + std::size_t(k) * w] = u8(rest - 3 * third);
-                    rest = third;
-                }
+bool ternary_range(T* out, const u8* codes, T scale, std::size_t begin, std::size_t end) {
+    alignas(64) u8 trit[group];
+    u8 most = 0;
+    for (std::size_t i = begin; i < end; i += group) {
+        std::size_t m = end - i < group ? end - i : group, w = m < group ? (m + 4) / 5 : width;
+        const u8* __restrict c = codes + i / 5;
+        prefetch_codes(c, w);
+        for (std::size_t j = 0; j < w; ++j) most = c[j] > most ? c[j] : most;
+        for (std::size_t j = 0; j < w; ++j) {
+            u16 rest = c[j];
+            for (int k = 0; k < 5; ++k) {
+                u16 third = u16((rest * 171u) >> 9);  // rest / 3, exact below 512
+                trit[j + std::size_t(k) * w] = u8(rest - 3 * third);
+                rest = third;
             }
-            add_trits(out + i, trit, m, scale);
         }
-        if (most > 242) valid.store(false, std::memory_order_relaxed);
-    });
-    return valid.load();
+        add_trits(out + i, trit, m, scale);
+    }
+    return most <= 242;
 }
 
 }  // namespace
@@ -125,7 +123,16 @@ bool ternary_add_(T* out, const u8* codes, T scale, std::size_t n, int threads) 
         ternary_encode_(s, clip, word, codes, scale, threads);                                               \
     }                                                                                                        \
     bool ternary_add(T* out, const u8* codes, T scale, std::size_t n, int threads) {                         \
-        return ternary_add_(out, codes, scale, n, threads);                                                  \
+        return add_pieces(n, groups_grain, threads, [=](std::size_t begin, std::size_t end) {                \
+            return ternary_range(out, codes, scale, begin, end);                                             \
+        });                                                                                                  \
+    }                                                                                                        \
+    bool ternary_combine(T* out, const u8* const* codes, const T* scales, std::size_t ranks, T divisor,      \
+                         std::size_t n, int threads) {                                                       \
+        return combine_pieces(out, n, groups_grain, ranks, divisor, threads,                                 \
+                              [=](std::size_t rank, std::size_t begin, std::size_t end) {                    \
+                                  return ternary_range(out, codes[rank], scales[rank], begin, end);          \
+                              });                                                                            \
     }
 
 GRACE_DEFINE(float)

@@ -1,6 +1,7 @@
 // One byte an element: the nearest number of a dynamic tree, times the largest magnitude.
 #include "methods/u8bit.hpp"
 
+#include "combine.hpp"
 #include "encoder_input.hpp"
 #include "parallel.hpp"
 #include "scratch.hpp"
@@ -79,12 +80,15 @@ void u8bit_encode_(const EncoderInput<T>& s, const T* values, const T* middle, c
 }
 
 template <class T>
-void u8bit_add_(T* out, const u8* codes, T scale, const T* values, std::size_t n, int threads) {
-    parallel(n, grain, threads, [=](std::size_t begin, std::size_t end) {
-        alignas(64) T both[256];
-        for (int c = 0; c < 128; ++c) both[c] = values[c] * scale, both[c + 128] = -values[c] * scale;
-        for (std::size_t i = begin; i < end; ++i) out[i] += both[codes[i]];
-    });
+bool u8bit_range(T* out, const u8* codes, T scale, const T* values, std::size_t begin, std::size_t end) {
+    alignas(64) T both[256];
+    for (int c = 0; c < 128; ++c) both[c] = values[c] * scale, both[c + 128] = -values[c] * scale;
+    for (std::size_t i = begin; i < end; i += tile) {
+        const std::size_t m = end - i < tile ? end - i : tile;
+        prefetch_codes(codes + i, m);
+        for (std::size_t j = i; j < i + m; ++j) out[j] += both[codes[j]];
+    }
+    return true;
 }
 
 }  // namespace
@@ -95,7 +99,15 @@ void u8bit_add_(T* out, const u8* codes, T scale, const T* values, std::size_t n
         u8bit_encode_(s, values, middle, starts, codes, scale, threads);                                                 \
     }                                                                                                                    \
     void u8bit_add(T* out, const u8* codes, T scale, const T* values, std::size_t n, int threads) {                      \
-        u8bit_add_(out, codes, scale, values, n, threads);                                                               \
+        add_pieces(n, grain, threads, [=](std::size_t begin, std::size_t end) {                                          \
+            return u8bit_range(out, codes, scale, values, begin, end);                                                   \
+        });                                                                                                              \
+    }                                                                                                                    \
+    void u8bit_combine(T* out, const u8* const* codes, const T* scales, const T* values, std::size_t ranks, T divisor,   \
+                       std::size_t n, int threads) {                                                                     \
+        combine_pieces(out, n, grain, ranks, divisor, threads, [=](std::size_t rank, std::size_t begin, std::size_t end) { \
+            return u8bit_range(out, codes[rank], scales[rank], values, begin, end);                                      \
+        });                                                                                                              \
     }
 GRACE_DEFINE(float)
 GRACE_DEFINE(double)

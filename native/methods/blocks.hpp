@@ -9,7 +9,10 @@
                   u8* codes, T* scales, int threads)                                                                   \
     /* Adds into `out`; false if the payload was invalid, which is decoded to something harmless. */                   \
     GRACE_DECLARE(bool, block_add, T* out, const u8* codes, const T* scales, size_t n, size_t block, int levels,       \
-                  int bits, int threads)
+                  int bits, int threads)                                                                               \
+    /* Overwrites `out` with the sum over ranks, over `divisor`; false as above. */                                    \
+    GRACE_DECLARE(bool, block_combine, T* out, const u8* const* codes, const T* const* scales, size_t ranks,           \
+                  T divisor, size_t n, size_t block, int levels, int bits, int threads)
 
 GRACE_DECLARE_BOTH(float)
 GRACE_DECLARE_BOTH(double)

@@ -11,7 +11,10 @@
     GRACE_DECLARE(void, scaled_sign_encode, const EncoderInput<T>& s, T* owed, u8* bits, T* scale, int threads)     \
     GRACE_DECLARE(void, onebit_encode, const EncoderInput<T>& s, T* owed, u8* bits, T* means, int threads)          \
     /* out += low where a bit is set, high elsewhere. */                                                            \
-    GRACE_DECLARE(void, two_add, T* out, const u8* bits, T low, T high, size_t n, int threads)
+    GRACE_DECLARE(void, two_add, T* out, const u8* bits, T low, T high, size_t n, int threads)                      \
+    /* out = the sum over ranks of what `two_add` adds, over `divisor`. */                                          \
+    GRACE_DECLARE(void, two_combine, T* out, const u8* const* bits, const T* lows, const T* highs, size_t ranks,    \
+                  T divisor, size_t n, int threads)
 
 GRACE_DECLARE_BOTH(float)
 GRACE_DECLARE_BOTH(double)

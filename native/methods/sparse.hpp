@@ -8,6 +8,9 @@
 #define GRACE_DECLARE_BOTH(T)                                                                                     \
     GRACE_DECLARE(Fault, sparse_add, T* out, u64 d, void* values, Dtype dtype, u64 k, u64 count, const u8* index, \
                   T alpha, int threads)                                                                           \
+    /* Overwrites `out` with alpha times the sum over ranks; after a fault its contents are unspecified. */       \
+    GRACE_DECLARE(Fault, sparse_combine, T* out, u64 d, const SparsePayload* sent, size_t ranks, T alpha,         \
+                  int threads)                                                                                    \
     GRACE_DECLARE(Fault, sparse_zero, T* out, u64 d, u64 k, u64 count, const u8* index, int threads)
 
 GRACE_DECLARE_BOTH(float)

@@ -7,7 +7,10 @@
 #define GRACE_DECLARE_BOTH(T)                                                                                       \
     GRACE_DECLARE(void, u8bit_encode, const EncoderInput<T>& s, const T* values, const T* middle, const u8* starts, \
                   u8* codes, T* scale, int threads)                                                                 \
-    GRACE_DECLARE(void, u8bit_add, T* out, const u8* codes, T scale, const T* values, size_t n, int threads)
+    GRACE_DECLARE(void, u8bit_add, T* out, const u8* codes, T scale, const T* values, size_t n, int threads)        \
+    /* Overwrites `out` with the sum over ranks, over `divisor`. */                                                 \
+    GRACE_DECLARE(void, u8bit_combine, T* out, const u8* const* codes, const T* scales, const T* values,            \
+                  size_t ranks, T divisor, size_t n, int threads)
 
 GRACE_DECLARE_BOTH(float)
 GRACE_DECLARE_BOTH(double)

@@ -167,6 +167,12 @@ void sparse(Case& c) {
     everywhere<T>(c, [&](T* out, int threads) {
         return GRACE_CALL(sparse_add, out, c.n, values.data, dtype, c.k, c.count, index.data, T(-0.5), threads);
     }, true);
+    const SparsePayload sent{values.data, dtype, c.k, c.count, index.data}, both[] = {sent, sent};
+    everywhere<T>(c, [&](T* out, int threads) {
+        const Fault fault = GRACE_CALL(sparse_combine, out, c.n, both, 2, T(-0.5), threads);
+        if (fault != Fault::none) std::fill(out, out + c.n, T(0));  // unspecified
+        return fault;
+    });
 }
 
 template <class T>
@@ -199,6 +205,11 @@ void blocks(Case& c) {
     everywhere<T>(c, [&](T* out, int threads) {
         return GRACE_CALL(block_add, out, codes.data, scales.data, c.n, block, levels, bits, threads);
     });
+    const u8* const all_codes[] = {codes.data, codes.data};
+    const T* const all_scales[] = {scales.data, scales.data};
+    everywhere<T>(c, [&](T* out, int threads) {
+        return GRACE_CALL(block_combine, out, all_codes, all_scales, 2, T(2), c.n, block, levels, bits, threads);
+    });
 }
 
 template <class T>
@@ -208,6 +219,11 @@ void fp8(Case& c) {
     const Exact<u8> codes(c.in, c.n);
     everywhere<T>(c, [&](T* out, int threads) {
         return GRACE_CALL(fp8_add, out, codes.data, scales.data, c.n, block, threads);
+    });
+    const u8* const all_codes[] = {codes.data, codes.data};
+    const T* const all_scales[] = {scales.data, scales.data};
+    everywhere<T>(c, [&](T* out, int threads) {
+        return GRACE_CALL(fp8_combine, out, all_codes, all_scales, 2, T(2), c.n, block, threads);
     });
 }
 
@@ -226,6 +242,12 @@ void two(Case& c) {
     const Exact<u8> bits(c.in, (c.n + 7) / 8);
     everywhere<T>(c, [&](T* out, int threads) {
         GRACE_CALL(two_add, out, bits.data, low, high, c.n, threads);
+        return 0;
+    });
+    const u8* const all[] = {bits.data, bits.data};
+    const T lows[] = {low, low}, highs[] = {high, high};
+    everywhere<T>(c, [&](T* out, int threads) {
+        GRACE_CALL(two_combine, out, all, lows, highs, 2, T(2), c.n, threads);
         return 0;
     });
 }
@@ -253,6 +275,11 @@ void ternary(Case& c) {
     const int fine = everywhere<T>(c, [&](T* out, int threads) {
         return GRACE_CALL(ternary_add, out, codes.data, scale, c.n, threads);
     });
+    const u8* const all[] = {codes.data, codes.data};
+    const T scales[] = {scale, scale};
+    everywhere<T>(c, [&](T* out, int threads) {
+        return GRACE_CALL(ternary_combine, out, all, scales, 2, T(2), c.n, threads);
+    });
     REQUIRE(bool(fine) == std::all_of(codes.data, codes.data + codes.n, [](u8 code) { return code < 243; }));
 }
 
@@ -266,6 +293,12 @@ void u8bit(Case& c) {
         GRACE_CALL(u8bit_add, out, codes.data, scale, values.data, c.n, threads);
         return 0;
     });
+    const u8* const all[] = {codes.data, codes.data};
+    const T scales[] = {scale, scale};
+    everywhere<T>(c, [&](T* out, int threads) {
+        GRACE_CALL(u8bit_combine, out, all, scales, values.data, 2, T(2), c.n, threads);
+        return 0;
+    });
 }
 
 template <class T>
@@ -276,6 +309,12 @@ void natural(Case& c) {
     const Exact<u8> codes(c.in, c.n);
     everywhere<T>(c, [&](T* out, int threads) {
         GRACE_CALL(natural_add, out, codes.data, bases.data, c.n, threads);
+        return 0;
+    });
+    const u8* const all_codes[] = {codes.data, codes.data};
+    const std::int16_t* const all_bases[] = {bases.data, bases.data};
+    everywhere<T>(c, [&](T* out, int threads) {
+        GRACE_CALL(natural_combine, out, all_codes, all_bases, 2, T(2), c.n, threads);
         return 0;
     });
 }

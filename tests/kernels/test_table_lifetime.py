@@ -24,7 +24,7 @@ class Replacing:
         kernel = getattr(self._inner, name)
 
         def run(*arguments: Any) -> Any:
-            tables._tree.cache_clear()
+            tables.tree.cache_clear()
             assert all(table() is not None for table in self._held), (
                 f"{name} would read memory that was freed"
             )
@@ -41,13 +41,13 @@ def test_tables_live_until_the_kernel_returns(dtype: torch.dtype, monkeypatch: p
     decoded = torch.zeros_like(x)
     reference.u8bit_add(decoded, codes, scale)
 
-    held = [weakref.ref(table) for table in tables._tree(dtype)[1]]
+    held = [weakref.ref(table) for table in tables.tree(dtype)[1]]
     monkeypatch.setattr(tables, "_native", Replacing(_native, held))
     mine, top = torch.empty_like(codes), torch.empty_like(scale)
     tables.u8bit_encode(Source(x.clone()), mine, top)
     assert torch.equal(mine, codes) and torch.equal(top, scale)
 
-    held[:] = [weakref.ref(table) for table in tables._tree(dtype)[1]]
+    held[:] = [weakref.ref(table) for table in tables.tree(dtype)[1]]
     out = torch.zeros_like(x)
     tables.u8bit_add(out, mine, top)
     assert torch.equal(out, decoded)

@@ -144,14 +144,23 @@ class BucketCodec(KernelCodec):
         if divisor != 1:
             out.div_(divisor)
 
+    def combine_(self, out: Tensor, payloads: Sequence[Payload], ctx: Context) -> None:
+        if self._finishes_alone():
+            super().combine_(out, payloads, ctx)
+        else:
+            self._combine_filled([out], [payloads], [ctx])
+
     def combine_all_(
         self, outs: Sequence[Tensor], payloads: Sequence[Sequence[Payload]], ctxs: Sequence[Context]
     ) -> None:
-        # A subclass may combine or finish in its own way.
-        if type(self).finish_ is not BucketCodec.finish_ or hasattr(self, "aggregate"):
+        if self._finishes_alone():
             super().combine_all_(outs, payloads, ctxs)
         else:
             self._combine_filled(outs, payloads, ctxs)
+
+    def _finishes_alone(self) -> bool:
+        """Whether a subclass combines or finishes in its own way."""
+        return type(self).finish_ is not BucketCodec.finish_ or hasattr(self, "aggregate")
 
     def _combine_filled(
         self, outs: Sequence[Tensor], payloads: Sequence[Sequence[Payload]], ctxs: Sequence[Context]

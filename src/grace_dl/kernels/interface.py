@@ -185,6 +185,9 @@ class Kernels(Protocol):
     def natural_combine_(self, outs: Sequence[Tensor], payloads: Payloads, divisor: float) -> None:
         """Each of `outs` = the sum over ranks of what `natural_add` adds, over `divisor`."""
 
+    def u8bit_combine_(self, outs: Sequence[Tensor], payloads: Payloads, divisor: float) -> None:
+        """Each of `outs` = the sum over ranks of what `u8bit_add` adds, over `divisor`."""
+
     def ternary_combine_(self, outs: Sequence[Tensor], payloads: Payloads, divisor: float) -> None:
         """Each of `outs` = the sum over ranks of what `ternary_add` adds, over `divisor`."""
 

@@ -23,7 +23,7 @@ LOWEST, FINENESS = -21, 6
 
 
 @functools.cache
-def _tree(dtype: torch.dtype) -> tuple[tuple[int, int, int], tuple[Tensor, ...]]:
+def tree(dtype: torch.dtype) -> tuple[tuple[int, int, int], tuple[Tensor, ...]]:
     """Addresses of magnitudes, middles and starts of the search, and the tensors that own them.
 
     starts[c] is how many middles lie below cell c; no cell holds two, so that one comparison finishes the search.
@@ -48,8 +48,8 @@ def u8bit_encode(source: Source, codes: Tensor, scale: Tensor) -> None:
         return reference.u8bit_encode(source, codes, scale)
     n = x.numel()
     code, top = part_address(codes, torch.uint8, n), part_address(scale, x.dtype, 1)
-    tree, _owners = _tree(x.dtype)
-    _native.u8bit_encode(wide, *inputs(source, n), *tree, code, top, threads())
+    at, _owners = tree(x.dtype)
+    _native.u8bit_encode(wide, *inputs(source, n), *at, code, top, threads())
 
 
 def u8bit_add(out: Tensor, codes: Tensor, scale: Tensor) -> None:
@@ -60,8 +60,8 @@ def u8bit_add(out: Tensor, codes: Tensor, scale: Tensor) -> None:
     code = part_address(codes, torch.uint8, n)
     where = address(out, out.dtype, n)
     top = checked_scale(scale, out.dtype)
-    tree, _owners = _tree(out.dtype)
-    _native.u8bit_add(wide, where, n, tree[0], code, top, threads())
+    at, _owners = tree(out.dtype)
+    _native.u8bit_add(wide, where, n, at[0], code, top, threads())
 
 
 def natural_encode(source: Source, word: int, codes: Tensor, bases: Tensor) -> None:
@@ -77,16 +77,19 @@ def natural_encode(source: Source, word: int, codes: Tensor, bases: Tensor) -> N
     _native.natural_encode(wide, *inputs(source, n), word, code, exponents, threads())
 
 
+def checked_bases(bases: Tensor, n: int, dtype: torch.dtype) -> int:
+    """The address of the exponents of a payload of `n` elements of `dtype`, all within its range."""
+    exponents = part_address(bases, torch.int16, blocks(n, NATURAL_BLOCK))
+    low, high = NATURAL_EXPONENTS[dtype]
+    if not _native.exponents_within(exponents, bases.numel(), low, high):
+        raise broken(f"the largest exponent of a block is outside {low}…{high}")
+    return exponents
+
+
 def natural_add(out: Tensor, codes: Tensor, bases: Tensor) -> None:
     wide = native_dtype(out)
     if wide is None:
         return reference.natural_add(out, codes, bases)
     n = out.numel()
-    code, exponents = (
-        part_address(codes, torch.uint8, n),
-        part_address(bases, torch.int16, blocks(n, NATURAL_BLOCK)),
-    )
-    low, high = NATURAL_EXPONENTS[out.dtype]
-    if not _native.exponents_within(exponents, bases.numel(), low, high):
-        raise broken(f"the largest exponent of a block is outside {low}…{high}")
+    code, exponents = part_address(codes, torch.uint8, n), checked_bases(bases, n, out.dtype)
     _native.natural_add(wide, address(out, out.dtype, n), n, code, exponents, threads())
