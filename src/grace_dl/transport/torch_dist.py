@@ -17,6 +17,7 @@ from ..errors import LayoutError, PeerError
 from .agreement import StoreAgreement
 from .base import Groups, Handle, Transport
 from .channels import Channel, Lease, pool_of
+from .interpreter_exit import wait_for_threads_at_exit
 
 # Renamed in newer releases, which warn about the old name.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -67,6 +68,7 @@ class TorchTransport(Transport):
         self._agreement: StoreAgreement | None = None
         self.one_order = any(part.partition(":")[2] != "gloo" for part in _backends(found))
         weakref.finalize(self, self._lease.release).atexit = False
+        wait_for_threads_at_exit()
 
     def open(self, channels: int, text: str) -> None:
         if self.size == 1:
