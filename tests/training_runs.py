@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from grace_dl.train import TrainConfig, Trainer
 from grace_dl.train.checkpoint import Checkpoints
@@ -28,6 +29,15 @@ SMALL = {
     "train.save_every_steps": 2,
     "train.tensorboard": False,
 }
+
+ELASTIC_FILES = ["configs/synthetic.py", "configs/dgc/wm5.py"]
+ELASTIC: dict[str, Any] = {
+    "dataset.size": 192,
+    "train.num_epochs": 4,
+    "train.scale_lr": False,
+    "train.compression.warmup_coeff": [0.25, 0.1, 0.02, 0.02, 0.02],
+}
+"""Settings of runs that continue on a different number of ranks: DGC, with residuals on every rank."""
 
 
 def small(folder: Path, files: Sequence[str], more: dict[str, Any] | None = None) -> TrainConfig:
@@ -68,3 +78,14 @@ def run(
     assert state is not None
     state["exchange"]["stats"].pop("seconds")
     return {"state": state, "result": result, "messages": messages}
+
+
+def unsent(states: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """The average over ranks of what was not sent, by parameter."""
+    found: dict[str, Tensor] = {}
+    for state in states:
+        for part in state["exchange"]["handle"]["parts"].values():
+            for name, slots in part["memory"].items():
+                if "v" in slots:
+                    found[name] = found.get(name, 0.0) + slots["v"].double() / len(states)
+    return found

@@ -12,21 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from grace_dl.errors import StateError
 from grace_dl.train import TrainConfig
 from grace_dl.train.checkpoint import Checkpoints
 from grace_dl.train.log import read
-from training_runs import SMALL, run, small
-
-FILES = ["configs/synthetic.py", "configs/dgc/wm5.py"]
-RUN: dict[str, Any] = {
-    "dataset.size": 192,
-    "train.num_epochs": 4,
-    "train.scale_lr": False,
-    "train.compression.warmup_coeff": [0.25, 0.1, 0.02, 0.02, 0.02],
-}
+from training_runs import ELASTIC, ELASTIC_FILES, SMALL, run, small, unsent
 
 
 def saved(folder: Path, ranks: int) -> list[dict[str, Any]]:
@@ -34,17 +25,6 @@ def saved(folder: Path, ranks: int) -> list[dict[str, Any]]:
     found = [Checkpoints(folder / "checkpoints", rank, ranks, keep=2) for rank in range(ranks)]
     states = [each.load(each.path(each.steps()[-1])) for each in found]
     return [state for state in states if state is not None]
-
-
-def unsent(states: list[dict[str, Any]]) -> dict[str, Tensor]:
-    """The average over ranks of what was not sent, by parameter."""
-    found: dict[str, Tensor] = {}
-    for state in states:
-        for part in state["exchange"]["handle"]["parts"].values():
-            for name, slots in part["memory"].items():
-                if "v" in slots:
-                    found[name] = found.get(name, 0.0) + slots["v"].double() / len(states)
-    return found
 
 
 def loaded(rank: int, size: int, config: TrainConfig) -> dict[str, Any]:
@@ -65,7 +45,7 @@ def loaded(rank: int, size: int, config: TrainConfig) -> dict[str, Any]:
 
 def test_two_three_one_two_ranks(launch: Any, tmp_path: Path) -> None:
     """Each time the run is killed between checkpoints, and goes on from the last one with another number of ranks."""
-    config = small(tmp_path, FILES, RUN)
+    config = small(tmp_path, ELASTIC_FILES, ELASTIC)
     launch.outcomes(run, 2, config, 21)
     old = saved(tmp_path, 2)
     assert old[0]["step"] == 20
@@ -112,7 +92,7 @@ def differing(rank: int, size: int, config: TrainConfig) -> str:
 
 
 def test_replicas_that_differ_are_refused(launch: Any, tmp_path: Path) -> None:
-    config = small(tmp_path, FILES[:1], {"train.num_epochs": 1})
+    config = small(tmp_path, ELASTIC_FILES[:1], {"train.num_epochs": 1})
     launch(run, 2, config)
     for step in Checkpoints(tmp_path / "checkpoints", 1, 2, keep=2).steps():
         checkpoints = Checkpoints(tmp_path / "checkpoints", 1, 2, keep=9)
@@ -128,14 +108,14 @@ def test_replicas_that_differ_are_refused(launch: Any, tmp_path: Path) -> None:
 
 
 def torchrun(folder: Path, root: Path, workers: int, *more: str) -> subprocess.Popen[str]:
-    settings = {**SMALL, **RUN, "train.num_epochs": 40, "train.save_every_steps": 5, "train.log_every": 5}
+    settings = {**SMALL, **ELASTIC, "train.num_epochs": 40, "train.save_every_steps": 5, "train.log_every": 5}
     overrides = [word for path, value in settings.items() for word in (f"--configs.{path}", repr(value))]
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={workers}"),
         *("--max-restarts=2", "--monitor-interval=0.1", str(root / "examples" / "dgc" / "train.py")),
         *(
             "--configs",
-            *FILES,
+            *ELASTIC_FILES,
             *overrides,
             "--configs.train.save_path",
             str(folder),
