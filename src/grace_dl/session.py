@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from torch import Tensor
 from . import digest, saved_state
 from .algebra.auto import Auto, Choice
 from .algebra.base import Method, Single
+from .algebra.named import Named
 from .communicator.base import Communicator
 from .communicator.state import State
 from .errors import ConfigError
@@ -100,8 +102,10 @@ class Session:
         self.transport.open(
             channels, json.dumps([communicator.description() for communicator in opened.values()])
         )
-        for communicator in opened.values():
+        for part, communicator in opened.items():
             communicator.connect()
+            if part not in self._routing.communicators:
+                _warn_of_traffic(part, communicator)
         return opened
 
     def communicator_of(self, name: str) -> Communicator:
@@ -290,4 +294,18 @@ class Session:
         """The state to load on this rank; raises if `state` does not match. Changes nothing."""
         return saved_state.fitting(
             state, str(self.method), self._by_text(), self.transport, names, partial=partial
+        )
+
+
+def _warn_of_traffic(method: Single, communicator: Communicator) -> None:
+    """Warn if a method that was not told how to exchange sends more than plain averaging would, among so many ranks."""
+    times, transport = communicator.relative_traffic(), communicator.transport
+    if times is None or times <= 1 or transport.rank != 0:
+        return
+    if isinstance(method, Named) and method.get("communicator") is None:
+        warnings.warn(
+            f"among {transport.size} ranks {method} sends about {times:.1f} times the bytes of plain averaging: every rank's "
+            "payload goes to all others, and no other exchange carries it. Use grace.hierarchical(outer=...) to exchange once "
+            "per node, or a method whose traffic does not grow with the number of ranks, such as grace.int8() or grace.topk().",
+            stacklevel=5,
         )

@@ -18,6 +18,7 @@ from grace_dl.pipeline.outline import blank_bucket
 from grace_dl.pipeline.request import Gather, Swap
 from grace_dl.plan.echo import EchoTransport
 from grace_dl.plan.profile import Parameter, Profile
+from grace_dl.session import Session
 from values import not_none
 
 
@@ -133,7 +134,9 @@ UNSCALED = {
     "inceptionn": "its payload varies from 2 to 34 bits per element, and cannot be dealt out in known sizes",
     "demo": "it is gathered; coefficients of several ranks could be added by owners, as in a sparse all-reduce",
 }
-"""Defaults that send more than plain averaging among many ranks."""
+"""Defaults that send more than plain averaging among many ranks; `attach` warns of them."""
+BYTE_PER_ELEMENT = 1.0
+"""What INCEPTIONN sends if gradients are several times its bound."""
 
 
 @pytest.mark.parametrize("name", [name for name in catalog.builtin_names() if name not in UNSCALED])
@@ -144,6 +147,28 @@ def test_a_default_never_sends_more_than_plain_averaging(name: str) -> None:
         sent = leaving(among(build(name), size), "resnet50")
         # Uncompressed gradients are sent with their flags.
         assert sent <= plain * 1.001, (size, sent / plain)
+
+
+@pytest.mark.parametrize("name", catalog.builtin_names())
+def test_attach_warns_where_a_default_sends_more_than_plain_averaging(
+    name: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Also in reverse: those it does not warn of send less."""
+    for size in (2, 4, 8, 64, 256, 1024):
+        recwarn.clear()
+        Session(build(name), EchoTransport(size))
+        warned = [str(warning.message) for warning in recwarn if "plain averaging" in str(warning.message)]
+        plain = sum(2 * bucket.nbytes * (size - 1) // size for bucket in MODELS["resnet50"])
+        estimate = BYTE_PER_ELEMENT if name == "inceptionn" else 0.05
+        times = leaving(among(build(name), size), "resnet50", estimate) / plain
+        assert bool(warned) == (times > 1.01), (size, times)
+        assert all(str(size) in text and "grace.hierarchical" in text for text in warned)
+        assert not warned or name in UNSCALED
+
+
+def test_a_chosen_communicator_is_not_warned_of(recwarn: pytest.WarningsRecorder) -> None:
+    Session(grace.demo(communicator="allgather"), EchoTransport(1024))
+    assert not [warning for warning in recwarn if "plain averaging" in str(warning.message)]
 
 
 def test_defaults_follow_the_number_of_ranks() -> None:

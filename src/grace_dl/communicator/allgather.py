@@ -53,6 +53,12 @@ class Allgather(SegmentCommunicator):
     def channels(self) -> int:
         return 1 if self.compressor.spec(1, torch.float32) is not None else 2
 
+    def relative_traffic(self) -> float | None:
+        numel = 1 << 20
+        payload = self.compressor.typical_bytes(numel)
+        # payload (W - 1) over 2 (4 numel) (W - 1) / W
+        return None if payload is None else payload * self.transport.size / (8 * numel)
+
     def program(self, bucket: Bucket) -> Program:
         plan = self._plan(bucket)
         transaction = BucketTransaction()

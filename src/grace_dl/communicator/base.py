@@ -95,6 +95,10 @@ class Communicator:
         """The maximum number of rounds per bucket."""
         return 1
 
+    def relative_traffic(self) -> float | None:
+        """About what leaves a rank for a large parameter, over a ring all-reduce of it in float32; None: unknown, or little."""
+        return None
+
     in_groups: ClassVar[bool] = False
     """Whether ranks exchange in groups, and learn whether others failed from `joint` only."""
 

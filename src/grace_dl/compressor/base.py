@@ -226,6 +226,10 @@ class Compressor:
         spec = self.spec(numel, dtype)
         return None if spec is None else spec_bytes(spec)
 
+    def typical_bytes(self, numel: int) -> int | None:
+        """About how many bytes `numel` float32 elements have on the wire; None if nothing is known of it."""
+        return self.payload_bytes(numel)
+
     def settings(self) -> dict[str, Any]:
         """The settings that all ranks must share; compared before first use."""
         return {k: v for k, v in sorted(vars(self).items()) if not k.startswith("_")}
