@@ -96,6 +96,20 @@ def test_nothing_is_lost(inner: str, outer: str) -> None:
     assert torch.allclose(total(results[0]) + rest, given, atol=1e-4)
 
 
+@pytest.mark.parametrize("outer", ["int4:memory=residual", "topk:0.05", "powersgd:2", "none"])
+@pytest.mark.parametrize("ranks", [2, 8, 32])
+def test_sixty_four_ranks(ranks: int, outer: str) -> None:
+    method = grace.parse(outer)
+    grads = gradients(64, 2)
+    results, handles = run(grace.hierarchical(grace.none(), method), grads, ranks)
+    same(results)
+    given = total(g.double() for of_rank in grads for g in of_rank).view(-1) / 64
+    got = total(r.double() for r in results[0]).view(-1)
+    owed = [handle.session.residual("layer.weight") for handle in handles]
+    left = total(torch.zeros_like(given) if e is None else e.double().view(-1) for e in owed) / 64
+    assert torch.allclose(got + left, given, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "outer", ["none", "fp16", "topk:0.3", "powersgd:2", "int4:memory=residual", "qsgd", "signum"]
 )
