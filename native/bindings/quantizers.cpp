@@ -77,12 +77,12 @@ void bind_quantizers(nb::module_& m) {
         });
     });
 
-    m.def("u8bit_encode", [](ENCODER_ARGUMENTS, address values, address middle, address starts, address codes, address scale,
-                             int threads) {
+    m.def("u8bit_encode", [](ENCODER_ARGUMENTS, address values, address entries, address codes, address scale, int threads) {
         typed(wide, [=](auto zero) {
             using T = decltype(zero);
-            GRACE_CALL(u8bit_encode, ENCODER_INPUT(T), at<const T>(values), at<const T>(middle), at<const u8>(starts),
-                       at<u8>(codes), at<T>(scale), threads);
+            using Entry = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
+            GRACE_CALL(u8bit_encode, ENCODER_INPUT(T), at<const T>(values), at<const Entry>(entries), at<u8>(codes), at<T>(scale),
+                       threads);
         });
     });
     m.def("u8bit_add", [](bool wide, address out, size_t n, address values, address codes, double scale, int threads) {

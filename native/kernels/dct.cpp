@@ -1,12 +1,10 @@
 // The cosine transform of chunks, and its largest coefficients (grace_dl/kernels/reference/dct.py).
-//
-// Lee's algorithm on eight rows or columns at once, in double precision; every operation is rounded as in the reference.
 #include "methods/dct.hpp"
 
-#include <cmath>
 #include <limits>
 
 #include "chunk_selection.hpp"
+#include "cosine_transform.hpp"
 #include "encoder_input.hpp"
 #include "wire_values.hpp"
 
@@ -14,15 +12,19 @@ namespace grace {
 namespace GRACE_ISA {
 namespace {
 
-constexpr size_t side = 64, lanes = 8;
 constexpr int width = 12;
 constexpr double large = 0x1p800, down = 0x1p-200;
 
 struct DctBuffers {
     ScratchBuffer tile, coefficients, chosen;
-};
 
-typedef double Lane[lanes];
+    // Room for a chunk, from the beginning of a cache line on.
+    double* chunk() {
+        constexpr size_t line = 64;
+        double* const space = tile.get<double>(side * side + line / sizeof(double));
+        return space + (line - reinterpret_cast<std::uintptr_t>(space) % line) % line / sizeof(double);
+    }
+};
 
 // Where chunk `c` lies: rows of 64 elements from `begin`, `stride` apart, `n` elements in all.
 struct DctChunk {
@@ -45,129 +47,57 @@ struct DctChunk {
     static size_t count(size_t total) { return (total + side * side - 1) / (side * side); }
 };
 
-// The sums of v[j] cos((2 j + 1) k pi / 2 N) over j; `t` is overwritten.
-template <size_t N>
-void cosines(Lane* __restrict v, Lane* __restrict t, const double* factors) {
-    if constexpr (N > 1) {
-        constexpr size_t h = N / 2;
-        const double* f = factors + h - 1;
-        for (size_t i = 0; i < h; ++i)
-            for (size_t l = 0; l < lanes; ++l) {
-                const double a = v[i][l], b = v[N - 1 - i][l];
-                t[i][l] = a + b, t[h + i][l] = (a - b) * f[i];
-            }
-        cosines<h>(t, v, factors);
-        cosines<h>(t + h, v + h, factors);
-        for (size_t i = 0; i < h; ++i)
-            for (size_t l = 0; l < lanes; ++l) {
-                v[2 * i][l] = t[i][l];
-                v[2 * i + 1][l] = i + 1 < h ? t[h + i][l] + t[h + i + 1][l] : t[h + i][l];
-            }
-    }
-}
+// Rows of a chunk, by number.
+struct Rows {
+    u8 list[side];
+    size_t count = 0;
 
-// The sums of v[k] cos((2 j + 1) k pi / 2 N) over k; `t` is overwritten.
-template <size_t N>
-void elements(Lane* __restrict v, Lane* __restrict t, const double* factors) {
-    if constexpr (N > 1) {
-        constexpr size_t h = N / 2;
-        const double* f = factors + h - 1;
-        for (size_t i = 0; i < h; ++i)
-            for (size_t l = 0; l < lanes; ++l) {
-                t[i][l] = v[2 * i][l];
-                t[h + i][l] = i ? v[2 * i + 1][l] + v[2 * i - 1][l] : v[1][l];
-            }
-        elements<h>(t, v, factors);
-        elements<h>(t + h, v + h, factors);
-        for (size_t i = 0; i < h; ++i)
-            for (size_t l = 0; l < lanes; ++l) {
-                const double even = t[i][l], odd = t[h + i][l] * f[i];
-                v[i][l] = even + odd, v[N - 1 - i][l] = even - odd;
-            }
+    explicit Rows(u64 marked) {
+        for (; marked; marked &= marked - 1) list[count++] = u8(__builtin_ctzll(marked));
     }
-}
-
-template <bool forward>
-void transform(Lane* v, Lane* t, size_t n, const double* factors) {
-    const double first = std::sqrt(1.0 / double(n)), other = std::sqrt(2.0 / double(n));
-    const auto scale = [&] {
-        for (size_t k = 0; k < n; ++k)
-            for (size_t l = 0; l < lanes; ++l) v[k][l] *= k ? other : first;
-    };
-    if (!forward) scale();
-    switch (n) {
-#define GRACE_SIZE(N) \
-    case N: forward ? cosines<N>(v, t, factors) : elements<N>(v, t, factors); break;
-        GRACE_SIZE(2) GRACE_SIZE(4) GRACE_SIZE(8) GRACE_SIZE(16) GRACE_SIZE(32) GRACE_SIZE(64)
-#undef GRACE_SIZE
-        default: break;
-    }
-    if (forward) scale();
-}
-
-template <bool forward>
-void along_columns(double* y, size_t rows, const double* factors) {
-    alignas(64) Lane v[side], t[side];
-    for (size_t j = 0; j < side; j += lanes) {
-        for (size_t r = 0; r < rows; ++r)
-            for (size_t l = 0; l < lanes; ++l) v[r][l] = y[r * side + j + l];
-        transform<forward>(v, t, rows, factors);
-        for (size_t r = 0; r < rows; ++r)
-            for (size_t l = 0; l < lanes; ++l) y[r * side + j + l] = v[r][l];
-    }
-}
-
-template <bool forward>
-void along_rows(double* y, size_t rows, const double* factors) {
-    alignas(64) Lane v[side], t[side];
-    for (size_t r = 0; r < rows; r += lanes) {
-        const size_t used = rows - r < lanes ? rows - r : lanes;
-        bool any = forward;
-        for (size_t i = r * side; !any && i < (r + used) * side; ++i) any = cast_bits<u64>(y[i]) != 0;
-        if (!any) continue;
-        for (size_t j = 0; j < side; ++j)
-            for (size_t l = 0; l < lanes; ++l) v[j][l] = l < used ? y[(r + l) * side + j] : 0;
-        transform<forward>(v, t, side, factors);
-        for (size_t l = 0; l < used; ++l)
-            for (size_t j = 0; j < side; ++j) y[(r + l) * side + j] = v[j][l];
-    }
-}
+};
 
 // Scale very large chunks down; returns the factor that undoes it.
-double contain(double* y, size_t n) {
-    if (!(max_abs(y, n) > large)) return 1;
+double contain(double* y, size_t n, double peak) {
+    if (!(peak > large)) return 1;
     for (size_t i = 0; i < n; ++i) y[i] *= down;
     return 1 / down;
 }
 
-// y, the coefficients, becomes alpha times the elements.
-void restore(double* y, const DctChunk& at, const double* factors, double alpha) {
-    const double back = contain(y, at.size());
-    along_rows<false>(y, at.rows, factors);
+// y, coefficients that are zero outside the marked rows, becomes elements; returns the factor they need.
+double restore(double* y, const DctChunk& at, u64 marked, const double* factors) {
+    const Rows rows(marked);
+    const double back = contain(y, at.size(), max_abs(y, at.size()));
+    along_rows<false>(y, rows.list, rows.count, factors);
     along_columns<false>(y, at.rows, factors);
-    for (size_t i = 0; i < at.size(); ++i) y[i] = y[i] * back * alpha;
+    return back;
 }
 
+// out += y * back * alpha
 template <class T>
-void add_rows(T* out, const DctChunk& at, const double* y, bool minus) {
+void add_rows(T* __restrict out, const DctChunk& at, const double* __restrict y, double back, double alpha, bool minus) {
     for (size_t r = 0; r < at.rows; ++r) {
         T* row = out + at.begin + r * at.stride;
         const size_t length = at.length(r);
         if (minus)
-            for (size_t j = 0; j < length; ++j) row[j] -= T(y[r * side + j]);
+            for (size_t j = 0; j < length; ++j) row[j] -= T(y[r * side + j] * back * alpha);
         else
-            for (size_t j = 0; j < length; ++j) row[j] += T(y[r * side + j]);
+            for (size_t j = 0; j < length; ++j) row[j] += T(y[r * side + j] * back * alpha);
     }
 }
 
+// Returns the largest magnitude.
 template <class T>
-void read_rows(const EncoderInput<T>& s, const DctChunk& at, double* y) {
-    T buffer[side];
-    for (size_t r = 0; r < at.rows; ++r) {
+T read_rows(const EncoderInput<T>& s, const DctChunk& at, double* __restrict y) {
+    T buffer[side], peak = 0;
+    for (size_t r = 0; r < at.rows; ++r, y += side) {
         const size_t length = at.length(r);
-        const T* row = length ? load_in_place(s, at.begin + r * at.stride, length, buffer) : buffer;
-        for (size_t j = 0; j < side; ++j) y[r * side + j] = j < length ? double(row[j]) : 0;
+        const T* __restrict row = length ? load_in_place(s, at.begin + r * at.stride, length, buffer) : buffer;
+        peak = larger(peak, max_abs(row, length));
+        for (size_t j = 0; j < length; ++j) y[j] = double(row[j]);
+        for (size_t j = length; j < side; ++j) y[j] = 0;
     }
+    return peak;
 }
 
 template <class T>
@@ -175,38 +105,43 @@ void encode_(const EncoderInput<T>& s, const DctLayout& l, u8* positions, const 
     each(DctChunk::count(s.n), s.n < serial_below ? 1 : threads, [&](size_t c) {
         const DctChunk at(c, s.n, l);
         auto& buffers = scratch<DctBuffers>();
-        double* y = buffers.tile.template get<double>(side * side);
+        double* y = buffers.chunk();
         T* coefficients = buffers.coefficients.template get<T>(side * side);
-        int32_t* chosen = buffers.chosen.template get<int32_t>(at.kept);
-        read_rows(s, at, y);
-        const double back = contain(y, at.size()), most = double(std::numeric_limits<T>::max());
+        int32_t* chosen = buffers.chosen.template get<int32_t>(at.kept + 1);
+        const double peak = double(read_rows(s, at, y));
+        const double back = contain(y, at.size(), peak), most = double(std::numeric_limits<T>::max());
+        const Rows rows(~u64(0) >> (side - at.rows));
         along_columns<true>(y, at.rows, l.factors);
-        along_rows<true>(y, at.rows, l.factors);
+        along_rows<true>(y, rows.list, rows.count, l.factors);
         for (size_t i = 0; i < at.size(); ++i) {
             const double v = y[i] * back;
             coefficients[i] = T(v > most ? most : v < -most ? -most : v);
         }
         select_largest(coefficients, at.size(), at.kept, chosen);
         write_codes(chosen, at.kept, width, positions + at.positions);
+        u64 marked = 0;
         for (size_t i = 0; i < at.size(); ++i) y[i] = 0;
-        for (size_t i = 0; i < at.kept; ++i) y[chosen[i]] = double(values.put(at.values + i, coefficients[chosen[i]]));
-        if (!s.ef) return;
-        restore(y, at, l.factors, 1.0);
-        add_rows(s.x, at, y, true);
+        for (size_t i = 0; i < at.kept; ++i) {
+            y[chosen[i]] = double(values.put(at.values + i, coefficients[chosen[i]]));
+            marked |= u64(1) << (size_t(chosen[i]) / side);
+        }
+        if (s.ef) add_rows(s.x, at, y, restore(y, at, marked, l.factors), 1.0, true);
     });
 }
 
 Fault check_all(size_t n, const DctLayout& l, const DctPayload& p, int threads) {
     const size_t count = DctChunk::count(n);
-    const Fault fault = first_fault(count, n < serial_below ? 1 : threads, [&](size_t c) {
+    if (count == 0) return Fault::none;
+    const DctChunk last(count - 1, n, l);
+    const CodeReader reader(p.positions + last.positions + last.position_bytes, width);
+    const Fault fault = first_fault(count, chunks_per_piece(side * side), n < serial_below ? 1 : threads, [&](size_t c) {
         const DctChunk at(c, n, l);
         const u8* place = p.positions + at.positions;
         if (!padding_clear(place, at.position_bytes, at.kept * size_t(width))) return Fault::padding_bits;
         int32_t* chosen = scratch<DctBuffers>().chosen.template get<int32_t>(at.kept);
-        return read_positions(place, at.position_bytes, width, at.kept, at.size(), chosen) ? Fault::none : Fault::index_order;
+        return read_positions(reader, place, at.kept, at.size(), chosen) ? Fault::none : Fault::index_order;
     });
-    if (fault != Fault::none || count == 0) return fault;
-    const DctChunk last(count - 1, n, l);
+    if (fault != Fault::none) return fault;
     return WireValues{p.values, p.dtype}.finite(last.values + last.kept) ? Fault::none : Fault::value_not_finite;
 }
 
@@ -219,17 +154,20 @@ Fault add_(T* out, size_t n, const DctLayout& l, const DctPayload* payloads, siz
     each(DctChunk::count(n), n < serial_below ? 1 : threads, [&](size_t c) {
         const DctChunk at(c, n, l);
         auto& buffers = scratch<DctBuffers>();
-        double* y = buffers.tile.template get<double>(side * side);
+        double* y = buffers.chunk();
         int32_t* chosen = buffers.chosen.template get<int32_t>(at.kept);
+        u64 marked = 0;
         for (size_t i = 0; i < at.size(); ++i) y[i] = 0;
         for (size_t p = 0; p < count; ++p) {
             const u8* place = payloads[p].positions + at.positions;
             BitReader(place, place + at.position_bytes, width).get(chosen, at.kept);
             const WireValues values{payloads[p].values, payloads[p].dtype};
-            for (size_t i = 0; i < at.kept; ++i) y[chosen[i]] += values.get<double>(at.values + i);
+            for (size_t i = 0; i < at.kept; ++i) {
+                y[chosen[i]] += values.get<double>(at.values + i);
+                marked |= u64(1) << (size_t(chosen[i]) / side);
+            }
         }
-        restore(y, at, l.factors, alpha);
-        add_rows(out, at, y, false);
+        add_rows(out, at, y, restore(y, at, marked, l.factors), alpha, false);
     });
     return Fault::none;
 }

@@ -3,12 +3,9 @@
 
 #include "encoder_input.hpp"
 #include "indices.hpp"
+#include "lane_moves.hpp"
 #include "parallel.hpp"
 #include "scratch.hpp"
-
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
 
 namespace grace {
 namespace GRACE_ISA {
@@ -19,6 +16,14 @@ using std::int32_t;
 using std::int8_t;
 
 constexpr size_t lanes = 8;
+// Whether elements are handled that many at a time.
+#if defined(__AVX2__)
+template <class T>
+constexpr bool vectors = sizeof(T) == 4;
+#else
+template <class T>
+constexpr bool vectors = false;
+#endif
 constexpr size_t tag_bytes = tile / 4;
 
 struct InceptionnBuffers {
@@ -85,24 +90,57 @@ inline void pack2(const uint8_t* __restrict tag, uint8_t* __restrict out) {
     }
 }
 
+#if defined(__AVX2__)
+
+// Tags of 32 elements: comparisons narrowed to bytes, in an order that the last step undoes, then pairs of pairs.
+inline uint64_t tags32(const float* v, const Classes<float>& by) {
+    const __m256i magnitudes = _mm256_set1_epi32(0x7fffffff), first = _mm256_set1_epi32(by.first - 1);
+    const __m256i second = _mm256_set1_epi32(by.second - 1), third = _mm256_set1_epi32(by.third - 1);
+    const auto negative = [=](const float* at) {
+        const __m256i key = _mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)), magnitudes);
+        const __m256i two = _mm256_add_epi32(_mm256_cmpgt_epi32(key, first), _mm256_cmpgt_epi32(key, second));
+        return _mm256_add_epi32(two, _mm256_cmpgt_epi32(key, third));
+    };
+    const __m256i a = _mm256_packs_epi32(negative(v), negative(v + 8)), b = _mm256_packs_epi32(negative(v + 16), negative(v + 24));
+    const __m256i tag = _mm256_sub_epi8(_mm256_setzero_si256(), _mm256_packs_epi16(a, b));
+    const __m256i pairs = _mm256_maddubs_epi16(tag, _mm256_set1_epi16(1 | 4 << 8));
+    __m256i fours = _mm256_madd_epi16(pairs, _mm256_set1_epi32(1 | 16 << 16));
+    fours = _mm256_packus_epi32(fours, fours);
+    fours = _mm256_packus_epi16(fours, fours);
+    return uint64_t(_mm_cvtsi128_si64(_mm_unpacklo_epi8(_mm256_castsi256_si128(fours), _mm256_extracti128_si256(fours, 1))));
+}
+
+#endif
+
+// Tags of up to a tile, four to a byte.
+template <class T>
+inline void tag_tile(const T* v, size_t n, const Classes<T>& by, uint8_t* packed) {
+#if defined(__AVX2__)
+    if constexpr (vectors<T>)
+        if (n == tile) {
+            for (size_t i = 0; i < tile; i += 32) {
+                const uint64_t word = tags32(v + i, by);
+                std::memcpy(packed + i / 4, &word, 8);
+            }
+            return;
+        }
+#endif
+    alignas(64) uint8_t tag[tile];
+    if (n < tile) std::memset(tag, 0, tile);
+    tag_of(v, n, by, tag);
+    pack2(tag, packed);
+}
+
 template <class T>
 void find_(const EncoderInput<T>& s, T bound, uint8_t* tags, uint64_t* starts, int threads) {
     const Classes<T> by(bound);
     parallel(s.n, inceptionn_piece, threads, [=, &s](size_t begin, size_t end) {
         alignas(64) T buffer[tile];
-        alignas(64) uint8_t tag[tile], packed[tag_bytes];
+        alignas(64) uint8_t packed[tag_bytes];
         Counts counts;
         for (size_t i = begin; i < end; i += tile) {
             const size_t m = end - i < tile ? end - i : tile;
-            const T* v = s.x + i;
-            if (s.g) {
-                axpby_into(s.x + i, s.g + i, s.beta, s.gamma, m, buffer);
-                if (s.ef) std::memcpy(s.x + i, buffer, m * sizeof(T));
-                v = buffer;
-            }
-            if (m < tile) std::memset(tag, 0, tile);
-            tag_of(v, m, by, tag);
-            pack2(tag, packed);
+            tag_tile(load_in_place(s, i, m, buffer), m, by, packed);
             for (size_t w = 0; w < tag_bytes; w += 8) counts.add(word_at(packed, tag_bytes, w));
             std::memcpy(tags + i / 4, packed, (m + 3) / 4);
         }
@@ -128,27 +166,6 @@ inline void copy(V* to, const V* from, uint64_t n) {
 }
 
 #if defined(__AVX2__)
-
-// For each set of lanes: those of the set moved to the front, and the other way round.
-struct Moves {
-    alignas(64) uint8_t front[256][lanes], back[256][lanes];
-
-    constexpr Moves() : front(), back() {
-        for (int set = 0; set < 256; ++set) {
-            int count = 0;
-            for (int lane = 0; lane < 8; ++lane) {
-                back[set][lane] = uint8_t(count & 7);
-                if (set >> lane & 1) front[set][count++] = uint8_t(lane);
-            }
-        }
-    }
-};
-constexpr Moves moves;
-
-inline __m256i order(const uint8_t* lane) {
-    return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(lane)));
-}
-inline unsigned lanes_of(__m256i mask) { return unsigned(_mm256_movemask_ps(_mm256_castsi256_ps(mask))); }
 
 // Eight numbers from -32768 to 32767 in two bytes each.
 inline __m128i narrowed(__m256i q) {
@@ -259,12 +276,13 @@ void emit_(const EncoderInput<T>& s, T bound, const uint64_t* starts, uint8_t* s
         uint64_t smalls = here[0], mediums = here[1], raws = here[2];
         for (size_t i = begin; i < end; i += tile) {
             const size_t m = end - i < tile ? end - i : tile;
-            const T* v = load(s, i, m, buffer);
+            // Vectors are read before they are written, so that x needs no copy.
+            const T* v = vectors<T> && !s.g && m % lanes == 0 ? s.x + i : load(s, i, m, buffer);
             T* x = s.ef ? s.x + i : nullptr;
             packed.smalls = packed.mediums = packed.raws = 0;
             size_t done = 0;
 #if defined(__AVX2__)
-            if constexpr (sizeof(T) == 4) done = classify8(v, m, by, packed, x);
+            if constexpr (vectors<T>) done = classify8(v, m, by, packed, x);
 #endif
             if (done < m) classify(v + done, m - done, by, packed, x ? x + done : nullptr);
             // The classes were allocated for what the first step saw; a tensor that someone changes meanwhile must not exceed it.
@@ -327,7 +345,7 @@ Fault add_(T* out, size_t n, const uint8_t* tags, const uint8_t* small, uint64_t
             copy(packed.raw, raw + at_raw, counts.raw);
             at_small += counts.small, at_medium += counts.medium, at_raw += counts.raw;
 #if defined(__AVX2__)
-            if constexpr (sizeof(T) == 4)
+            if constexpr (vectors<T>)
                 if (m == tile) {
                     add8(out + i, m, tags + i / 4, packed, bound, alpha);
                     continue;

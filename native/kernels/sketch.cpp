@@ -14,6 +14,7 @@
 #include "parallel.hpp"
 #include "reduce.hpp"
 #include "scratch.hpp"
+#include "squeeze.hpp"
 
 namespace grace {
 namespace GRACE_ISA {
@@ -24,6 +25,7 @@ using std::int64_t;
 
 constexpr size_t sample_size = 4096;
 constexpr size_t block = 8192;
+constexpr size_t ahead = 256;  // elements whose successors memory is asked for at a time
 constexpr int precision = 35;
 constexpr int lowest = -988, highest = 1024;
 constexpr size_t cells = 65536;
@@ -88,6 +90,7 @@ struct Buckets {
     size_t count;
     T edge[256];         // bucket c ends before edge[c]
     uint8_t after[256];  // how many boundaries are at most edge[c]
+    uint8_t skip[256];   // and how many more than c these are
     int rounds = 1;      // how many different ones a cell holds at most
     int inner[256];      // numbers of a bucket between two boundaries are at most 2^this in magnitude
     uint8_t* start;      // by cell
@@ -103,6 +106,7 @@ struct Buckets {
         after[count - 1] = uint8_t(count - 1);
         for (size_t c = count - 1; c-- > 0;)
             after[c] = c + 1 < count - 1 && edge[c + 1] == edge[c] ? after[c + 1] : uint8_t(c + 1);
+        for (size_t c = 0; c < count; ++c) skip[c] = uint8_t(after[c] - c);
         for (size_t c = 1; c + 1 < count; ++c) inner[c] = exponent(larger(magnitude(edge[c - 1]), magnitude(edge[c])));
         look_up();
     }
@@ -150,24 +154,6 @@ private:
         }
     }
 };
-
-// Codes of eight elements, a byte each, to `bits` bits each.
-template <int bits>
-inline uint64_t squeeze(uint64_t w) {
-    constexpr int gap = 8 - bits;
-    w = (w & 0x00ff00ff00ff00ff) | (w & 0xff00ff00ff00ff00) >> gap;
-    w = (w & 0x0000ffff0000ffff) | (w & 0xffff0000ffff0000) >> (2 * gap);
-    return (w & 0x00000000ffffffff) | (w & 0xffffffff00000000) >> (4 * gap);
-}
-
-template <int bits>
-void pack(uint8_t* codes, size_t n, uint8_t* out) {
-    while (n % 8) codes[n++] = 0;
-    for (size_t i = 0; i < n; i += 8) {
-        const uint64_t w = squeeze<bits>(word_at(codes, n, i));
-        for (int b = 0; b < bits; ++b) out[i / 8 * bits + size_t(b)] = uint8_t(w >> (8 * b));
-    }
-}
 
 // f of the number of bits as a constant.
 template <class F>
@@ -230,6 +216,28 @@ inline uint64_t fixed(T v, double scale) {
     return (cast_bits<uint64_t>(double(v) * scale + magic) << count_bits) + 1;
 }
 
+// The codes of a block. The comparison becomes a mask: as a branch it could not be predicted. (Not inlined, nor one loop with
+// the sums: places known so late would hold up the loads behind them.)
+template <class T>
+[[gnu::noinline]] void find_codes(const T* __restrict v, size_t n, const Buckets<T>& by, uint8_t* __restrict code) {
+    const uint8_t *const start = by.start, *const skip = by.skip;
+    const T* const edge = by.edge;
+    for (size_t j = 0; j < n; ++j) {
+        const size_t c = start[cell(v[j])];
+        code[j] = uint8_t(c + (skip[c] & (0 - size_t(v[j] >= edge[c]))));
+    }
+}
+
+// Four sets of sums, because neighbours often share a bucket and additions to one place wait for each other.
+template <class T>
+[[gnu::noinline]] void add_up(const T* __restrict v, size_t n, const uint8_t* __restrict code, const double* __restrict scale,
+                              uint64_t (*__restrict sums)[256]) {
+    size_t j = 0;
+    for (; j + 4 <= n; j += 4)
+        for (size_t k = 0; k < 4; ++k) sums[k][code[j + k]] += fixed(v[j + k], scale[code[j + k]]);
+    for (; j < n; ++j) sums[0][code[j]] += fixed(v[j], scale[code[j]]);
+}
+
 template <class T>
 class Encoder {
 public:
@@ -270,36 +278,23 @@ public:
     }
 
 private:
-    const T* form(size_t begin, size_t n, T* buffer) const {
-        T* x = s_.x + begin;
-        if (!s_.g) return x;
-        axpby_into(x, s_.g + begin, s_.beta, s_.gamma, n, buffer);
-        if (s_.ef) std::memcpy(x, buffer, n * sizeof(T));
-        return buffer;
-    }
-
-    void find(const T* __restrict v, size_t n, uint8_t* __restrict code) const {
-        if (buckets_.rounds > 1) {
-            for (size_t j = 0; j < n; ++j) code[j] = uint8_t(buckets_.bucket(v[j]));
-            return;
-        }
-        const uint8_t *start = buckets_.start, *after = buckets_.after;
-        const T* edge = buckets_.edge;
-        for (size_t j = 0; j < n; ++j) {
-            const uint8_t c = start[cell(v[j])];
-            code[j] = v[j] >= edge[c] ? after[c] : c;
-        }
+    void find(const T* v, size_t n, uint8_t* code) const {
+        if (buckets_.rounds == 1) return find_codes(v, n, buckets_, code);
+        for (size_t j = 0; j < n; ++j) code[j] = uint8_t(buckets_.bucket(v[j]));
     }
 
     bool one(size_t begin, size_t n, T* buffer, uint8_t* code) {
         T top = T(0), bottom = T(0);
-        const T* v = buffer;
-        if (!s_.g) v = s_.x + begin;
+        const T* const v = s_.g && !s_.ef ? buffer : s_.x + begin;
         for (size_t t = 0; t < n; t += tile) {
             const size_t m = n - t < tile ? n - t : tile;
-            peaks(form(begin + t, m, buffer + t), m, top, bottom);
+            peaks(load_in_place(s_, begin + t, m, buffer + t), m, top, bottom);
+            for (size_t i = t; i < t + m; i += ahead) {
+                const size_t few = t + m - i < ahead ? t + m - i : ahead;
+                prefetch(s_, begin + i + tile, few);
+                find(v + i, few, code + i);
+            }
         }
-        find(v, n, code);
         store(begin, n, code);
         const size_t count = buckets_.count;
         if (!(top < infinity<T> && bottom < infinity<T>)) return false;
@@ -310,13 +305,9 @@ private:
         exponents[0] = Buckets<T>::exponent(edge[0] <= T(0) ? bottom : larger(top, bottom));
         exponents[count - 1] = Buckets<T>::exponent(edge[count - 2] >= T(0) ? top : larger(top, bottom));
         for (size_t c = 0; c < count; ++c) scale[c] = power(precision - exponents[c]);
-        // Four sets of sums, because neighbours often share a bucket and additions to one place wait for each other.
         uint64_t sums[4][256];
         for (auto& set : sums) std::memset(set, 0, count * sizeof *set);
-        size_t j = 0;
-        for (; j + 4 <= n; j += 4)
-            for (size_t k = 0; k < 4; ++k) sums[k][code[j + k]] += fixed(v[j + k], scale[code[j + k]]);
-        for (; j < n; ++j) sums[0][code[j]] += fixed(v[j], scale[code[j]]);
+        add_up(v, n, code, scale, sums);
         const size_t at = begin / block * count;
         for (size_t c = 0; c < count; ++c) {
             const uint64_t both = sums[0][c] + sums[1][c] + sums[2][c] + sums[3][c];

@@ -87,29 +87,32 @@ def test_broken_payloads_change_nothing(part):
         compressor.accumulate_(out, payload, ctx)
 
 
-def sparse_loco(rank: int, world: int) -> tuple[torch.Tensor, float, float]:
-    """A regression of 8,192 weights with SparseLoCo, every rank on data of its own."""
+def sparse_loco(rank: int, world: int, text: str) -> tuple[torch.Tensor, float]:
+    """A regression of 8,192 weights with local steps, every rank on data of its own; the weights and their squared error."""
     torch.manual_seed(0)
     model = nn.Linear(512, 16, bias=False)
     target = torch.randn(16, 512) / 512**0.5
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
-    outer = grace.LocalSteps(model, optimizer, grace.chunktopk(beta=0.95), every=10)
+    rates = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=800)
+    outer = grace.LocalSteps(model, optimizer, text, every=10)
     generator = torch.Generator().manual_seed(rank)
-    first = loss = 0.0
-    for _ in range(400):
+    for _ in range(800):
         x = torch.randn(32, 512, generator=generator)
-        error = nn.functional.mse_loss(model(x), x @ target.T)
-        loss = float(error)
-        first = first or loss
-        error.backward()
+        nn.functional.mse_loss(model(x), x @ target.T).backward()
         optimizer.step()
+        rates.step()
         optimizer.zero_grad()
         outer.step()
     assert outer.stats().ratio > 120
-    return model.weight.detach(), first, loss
+    weights = model.weight.detach()
+    return weights, 512 * float((weights - target).square().mean())
 
 
-def test_sparse_loco_learns_and_keeps_replicas_identical(launch):
-    answers = launch(sparse_loco, 2)
+def test_sparse_loco_learns_by_the_decay_of_its_residual(launch):
+    """The error, 1.33 at first: 0.007 with a decay of 0.95, 0.30 without decay, 0.59 without a memory; none of it with float32."""
+    answers = launch(sparse_loco, 2, "chunktopk:beta=0.95")
     assert bits_equal(answers[0][0], answers[1][0])
-    assert all(last < 0.5 * first for _, first, last in answers), [answer[1:] for answer in answers]
+    (_, error), *_ = answers
+    assert error < 0.02
+    for text in ("chunktopk:beta=1.0", "chunktopk:memory=none"):
+        assert launch(sparse_loco, 2, text)[0][1] > 10 * error

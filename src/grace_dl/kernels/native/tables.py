@@ -19,14 +19,17 @@ __all__ = ["natural_add", "natural_encode", "u8bit_add", "u8bit_encode"]
 
 
 LOWEST, FINENESS = -21, 6
-"""The search starts from a table over 2**LOWEST to 1, indexed by the exponent and this many mantissa bits."""
+"""The search has an entry for each cell from 2**LOWEST to 1, a cell being an exponent and this many mantissa bits."""
 
 
 @functools.cache
-def tree(dtype: torch.dtype) -> tuple[tuple[int, int, int], tuple[Tensor, ...]]:
-    """Addresses of magnitudes, middles and starts of the search, and the tensors that own them.
+def tree(dtype: torch.dtype) -> tuple[tuple[int, int], tuple[Tensor, ...]]:
+    """Addresses of magnitudes and of the search's entries, and the tensors that own them.
 
-    starts[c] is how many middles lie below cell c; no cell holds two, so that one comparison finishes the search.
+    No cell holds two middles. An entry is, in units above the `fine` bits that a cell leaves of a number and one more, how
+    many middles lie below the cell, and below that what these bits are added to: they carry where the number exceeds the
+    middle inside. Without one nothing carries.
+
     Callers hold the tensors while a kernel reads them: where two threads come first at once, each makes its own, and the
     cache keeps those of one.
     """
@@ -34,11 +37,15 @@ def tree(dtype: torch.dtype) -> tuple[tuple[int, int, int], tuple[Tensor, ...]]:
     cells = torch.arange(-LOWEST * 2**FINENESS + 1)
     edges = torch.ldexp(1 + (cells % 2**FINENESS) / 2**FINENESS, cells // 2**FINENESS + LOWEST)
     starts = torch.searchsorted(middle, edges.to(dtype))
+    inside = starts.diff(append=starts[-1:])
     assert starts[0] == 0
-    assert int(starts.diff().max()) <= 1
-    middle = torch.cat([middle, middle.new_tensor([float("inf")])])
-    owners = (values, middle, starts.to(torch.uint8))
-    return (values.data_ptr(), middle.data_ptr(), owners[2].data_ptr()), owners
+    assert int(inside.max()) <= 1
+    integer, fine = (torch.int32, 23 - FINENESS) if dtype == torch.float32 else (torch.int64, 52 - FINENESS)
+    nearest = middle[starts.clamp(max=middle.numel() - 1)].view(integer).long()
+    none = torch.full_like(nearest, 1 << fine)
+    beyond = torch.where(inside == 1, nearest & ((1 << fine) - 1), none)
+    entries = ((starts + 1 << fine + 1) - 1 - beyond).to(integer)
+    return (values.data_ptr(), entries.data_ptr()), (values, entries)
 
 
 def u8bit_encode(source: Source, codes: Tensor, scale: Tensor) -> None:
