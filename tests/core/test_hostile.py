@@ -7,7 +7,20 @@ import random
 import pytest
 import torch
 
-from contract.cases import METHODS, NAMES, Case, build, cases_of, codec, gradients, key, one_rounds, owed
+from contract.cases import (
+    CASES,
+    METHODS,
+    NAMES,
+    Case,
+    build,
+    cases_of,
+    codec,
+    communicator,
+    gradients,
+    key,
+    one_rounds,
+    owed,
+)
 from contract.wire import Damaging
 from grace_dl import simulated
 from grace_dl.compressor.base import Context
@@ -285,3 +298,81 @@ def test_absurd_lengths_are_refused(length):
 
 def test_methods_are_all_covered():
     assert set(one_rounds()) == {n for n in NAMES if not METHODS[n].cls.multi_round}
+
+
+# Values that are not finite ----------------------------------------------------------------------------------
+
+SPECIAL = [float("nan"), float("inf"), float("-inf")]
+CODES = ("inceptionn", "natural", "signsgd", "signum")
+"""Methods whose payloads hold no numbers of their own: every code stands for a finite one."""
+SENDERS_OF_VALUES = [
+    case
+    for case in CASES
+    if case.communicator in ("allreduce", "allgather") and case.method not in (*CODES, "threshold")
+]
+"""Without `threshold`, whose frames vary in size: its payload is looked at like all others (see below)."""
+
+
+@pytest.mark.parametrize("backend", ["reference", "native"])
+@pytest.mark.parametrize("name", one_rounds())
+def test_each_value_of_a_payload_is_looked_at(name, backend, monkeypatch):
+    monkeypatch.setattr("grace_dl.kernels.forced", backend)
+    method, payload, ctx = payload_of(name)
+    assert not int(method.faults(payload, ctx))
+    for number, part in enumerate(payload):
+        if part.is_floating_point() and part.numel():
+            for value in SPECIAL:
+                for place in {0, part.numel() // 2, part.numel() - 1}:
+                    broken = [p.clone() for p in payload]
+                    broken[number].view(-1)[place] = value
+                    assert int(method.faults(broken, ctx)), f"{value} at {place} of part {number}"
+
+
+@pytest.mark.parametrize("case", SENDERS_OF_VALUES, ids=str)
+def test_a_step_with_a_value_that_is_not_finite_is_not_good(case):
+    """The first value of the last rank is not finite when it arrives: all ranks refuse the step, or skip it."""
+    size = 2
+    world = simulated(size, timeout=10)
+    value = [0.0] * size
+    poisoned = [False] * size
+
+    def change(rank):
+        def poison(verb, call, received):
+            if value[rank] == 0:
+                return
+            parts = [received] if verb == "allreduce" else values_in_frame(handles[rank])
+            for part in parts:
+                part.view(-1)[0] = value[rank]
+                poisoned[rank] = True
+
+        return poison
+
+    handles = [build(case, Damaging(t, change(t.rank))) for t in world]
+    grads = gradients(size, 2 * len(SPECIAL), (40, 50))
+
+    def work(t):
+        handle, outcomes = handles[t.rank], []
+        for number, g in enumerate(grads[t.rank]):
+            value[t.rank] = SPECIAL[number // 2] if number % 2 else 0.0
+            skipped = handle.stats().skipped
+            try:
+                handle.step(g.clone(), "w")
+                outcomes.append("skipped" if handle.stats().skipped > skipped else "done")
+            except GraceError:
+                outcomes.append("refused")
+        return outcomes
+
+    first, second = world.run(work)
+    assert first == second and set(first[::2]) == {"done"}
+    assert poisoned == [True, True] and "done" not in first[1::2]
+
+
+def values_in_frame(handle):
+    """The parts of the last rank's payload that hold numbers."""
+    (plan,) = communicator(handle, "w")._plans.values()
+    return [
+        part
+        for payload in plan.layout.peers[-1]
+        for part in payload
+        if part.is_floating_point() and part.numel()
+    ]

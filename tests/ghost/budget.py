@@ -1,6 +1,7 @@
 """The budget of host waits and launches, by kernels and method. It can only go down.
 
-With `GRACE_LOWER_BUDGET=1` in the environment, the tests write figures that are lower than the budget.
+With `GRACE_LOWER_BUDGET=1` in the environment, the tests write figures that are lower than the budget, and those of methods that
+have none yet.
 
 Six figures each: host waits during backward, host waits at the end of the step, and launches, of a small job (2 ranks,
 1 bucket of 1 compressed and 1 small parameter) and of a large one (3 ranks, 2 buckets of 3 compressed and 2 small
@@ -20,6 +21,18 @@ Figures = dict[str, dict[str, list[int]]]
 def read() -> Figures:
     found: Figures = json.loads(FILE.read_text())
     return found
+
+
+def missing(kernels: str, name: str) -> str:
+    """The error for a method without an entry.
+
+    >>> print(missing("reference", "topk"))
+    'topk' has no budget with reference kernels; GRACE_LOWER_BUDGET=1 ./test.sh --quick tests/ghost -k 'budget and topk' adds it.
+    """
+    chosen = (
+        f"-m triton tests/ghost -k {name}" if kernels == "triton" else f"tests/ghost -k 'budget and {name}'"
+    )
+    return f"{name!r} has no budget with {kernels} kernels; GRACE_LOWER_BUDGET=1 ./test.sh --quick {chosen} adds it."
 
 
 def lowered(held: Sequence[int] | None, found: Sequence[int]) -> list[int]:

@@ -79,8 +79,15 @@ def _line() -> str:
     return "outside"
 
 
+def busy(collectives: bool) -> None:
+    """Whether work of this thread on the device waits for collectives that may never be complete."""
+    _local.busy = collectives
+
+
 def wait(why: str) -> None:
     """The host waits for the device."""
+    if getattr(_local, "busy", False):
+        raise AssertionError(f"the host waits for a collective that may never be complete: {why} {_line()}")
     count: Count | None = getattr(_local, "count", None)
     if count is not None:
         count.waits[f"{why} {_line()}"] += 1

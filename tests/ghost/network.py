@@ -1,64 +1,101 @@
 """A network for the pretended device: receive buffers hold garbage until `wait`, and `done` answers at random.
 
 That is what programs may rely on with NCCL: a buffer belongs to the network until `wait`, whether a collective is
-complete differs between ranks, and all ranks must issue all collectives in one order, whatever their channel.
+complete differs between ranks, and all ranks must issue all collectives in one order, whatever their channel. Waiting
+does not block the host, which must not wait for the device in another way before it knows that collectives are complete.
 """
 
 from __future__ import annotations
 
+import datetime
 import random
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import Store
 
 from contract.wire import Wrapped
-from ghost.device import down, unseen
+from ghost.device import busy, down, unseen
 from grace_dl.transport.base import Handle, Transport
+from grace_dl.transport.device_watch import DeviceWatch
 
 
 class _Late(Handle):
     """A collective whose results reach the buffers at `wait`."""
 
-    def __init__(self, inner: Handle, toss: random.Random, arrive: Callable[[], object]) -> None:
+    def __init__(self, inner: Handle, network: Network, what: str, arrive: Callable[[], object]) -> None:
+        self.what = what
+        self.issued = time.monotonic()
+        self.step = network.watch.step
         self._inner = inner
-        self._toss = toss
+        self._network = network
         self._arrive: Callable[[], object] | None = arrive
 
     def wait(self) -> None:
-        self._inner.wait()
+        self.wait_on_device()
+        self._network.complete()
+
+    def wait_on_device(self) -> None:
         arrive, self._arrive = self._arrive, None
         if arrive is not None:
+            self._network.watch.add(self)
+            busy(True)
+        if arrive is not None and not self._network.stuck:
+            self._inner.wait()
             with unseen(), torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
                 arrive()
 
     def done(self) -> bool:
-        return self._toss.random() < 0.5 and self._inner.done()
+        return self._network.toss.random() < 0.5 and self._inner.done()
 
 
 class Network(Wrapped):
     """One rank: `inner` moves copies of the data."""
 
-    def __init__(self, inner: Transport, seed: int = 0) -> None:
+    def __init__(self, inner: Transport, store: Store, seed: int = 0) -> None:
         super().__init__(inner)
-        self._toss = random.Random(f"{seed} {inner.rank}")
+        self.toss = random.Random(f"{seed} {inner.rank}")
         self.issued: list[tuple[Any, ...]] = []
         """Every collective, in the order it was issued."""
+        self.stuck = False
+        """Whether collectives are never complete."""
+        self.fails_at: int | None = None
+        """How many collectives can be issued before one cannot."""
+        self.timeout = datetime.timedelta(seconds=60)
+        self.watch = DeviceWatch(inner.rank, lambda: self.timeout)
+        self.watch.connect(store, "ghost")
+
+    def begin_step(self) -> None:
+        self.watch.begin_step()
+        busy(False)
+
+    def leave_step(self, why: str) -> None:
+        self.watch.leave(why)
+
+    def complete(self) -> None:
+        self.watch.complete()
+        busy(False)
+
+    @property
+    def blocked(self) -> bool:
+        return bool(self.watch.failure)
 
     def allreduce(self, tensor: Tensor, channel: int = 0) -> Handle:
         buffer = self._note("allreduce", channel, tensor)
         total = buffer.clone()
         handle = self.inner.allreduce(total, channel)
         _spoil(buffer)
-        return self._late(handle, lambda: buffer.copy_(total))
+        return _Late(handle, self, "all-reduce", lambda: buffer.copy_(total))
 
     def allgather(self, out: Tensor, tensor: Tensor, channel: int = 0) -> Handle:
         sent = self._note("allgather", channel, tensor)
         copy, arrived, receive = sent.clone(), torch.empty_like(down(out)), down(out)
         handle = self.inner.allgather(arrived, copy, channel)
         _spoil(receive)
-        return self._late(handle, lambda: _deliver(receive, arrived, sent, copy))
+        return _Late(handle, self, "all-gather", lambda: _deliver(receive, arrived, sent, copy))
 
     def alltoall(
         self,
@@ -72,7 +109,7 @@ class Network(Wrapped):
         copy, arrived, receive = sent.clone(), torch.empty_like(down(out)), down(out)
         handle = self.inner.alltoall(arrived, copy, out_splits, in_splits, channel)
         _spoil(receive)
-        return self._late(handle, lambda: _deliver(receive, arrived, sent, copy))
+        return _Late(handle, self, "all-to-all", lambda: _deliver(receive, arrived, sent, copy))
 
     def broadcast(self, tensor: Tensor, root: int, channel: int = 0) -> Handle:
         buffer = self._note("broadcast", channel, tensor, root)
@@ -80,7 +117,7 @@ class Network(Wrapped):
         handle = self.inner.broadcast(arrived, root, channel)
         if root != self.rank:
             _spoil(buffer)
-        return self._late(handle, lambda: buffer.copy_(arrived))
+        return _Late(handle, self, "broadcast", lambda: buffer.copy_(arrived))
 
     def agree(self, text: str) -> None:
         with unseen():
@@ -88,11 +125,10 @@ class Network(Wrapped):
 
     def _note(self, verb: str, channel: int, tensor: Tensor, *more: Any) -> Tensor:
         assert tensor.is_cuda, f"{verb} was given a tensor on {tensor.device}"
+        if len(self.issued) == self.fails_at:
+            raise RuntimeError("out of memory")
         self.issued.append((verb, channel, tensor.numel(), str(tensor.dtype), *more))
         return down(tensor)
-
-    def _late(self, handle: Handle, arrive: Callable[[], object]) -> Handle:
-        return _Late(handle, self._toss, arrive)
 
 
 def _spoil(buffer: Tensor) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import HashStore
 
 from contract.cases import Case, cases_of
 from ghost import device
@@ -18,6 +19,7 @@ from ghost.network import Network, one_order
 from grace_dl import manual, simulated
 from grace_dl.handle import ManualHandle
 from grace_dl.pipeline.bucket import Bucket, Segment
+from grace_dl.transport import device_watch
 from grace_dl.transport.base import Transport
 
 MATRIX, VECTOR = (32, 80), (70,)
@@ -40,6 +42,7 @@ SMALL, LARGE = Shape(2, 1, 1, 1), Shape(3, 2, 3, 2)
 def setup(guard: str, kernels: str) -> None:
     """Prepare this process, with "reference" or "triton" kernels on the pretended device."""
     device.install(guard)
+    device_watch.LOOK_SECONDS = 0.0
     torch.set_num_threads(1)
     if kernels == "triton":
         _teach_triton()
@@ -114,7 +117,8 @@ class Job:
 
     def __post_init__(self) -> None:
         self.world = simulated(self.shape.ranks, timeout=60)
-        wires: list[Transport] = [Network(t) if self.on_device else t for t in self.world]
+        store = HashStore()
+        wires: list[Transport] = [Network(t, store) if self.on_device else t for t in self.world]
         self.networks = [wire for wire in wires if isinstance(wire, Network)]
         self.handles = [manual(self.case.value(), transport=wire) for wire in wires]
 

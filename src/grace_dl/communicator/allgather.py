@@ -61,7 +61,7 @@ class Allgather(SegmentCommunicator):
 
     def program(self, bucket: Bucket) -> Program:
         plan = self._plan(bucket)
-        transaction = BucketTransaction()
+        transaction = BucketTransaction(self.transport)
         inspection = Inspection([segment.name for segment in bucket.segments], [transaction])
         try:
             if plan.layout is None:
@@ -161,8 +161,8 @@ class Allgather(SegmentCommunicator):
         yield self._meet(frames.receive, frames.send)
         return frames.all_flags, frames.peers
 
-    def _meet(self, receive: Tensor, send: Tensor) -> Request:
-        return Gather(receive, send)
+    def _meet(self, receive: Tensor, send: Tensor, read: bool = False) -> Request:
+        return Gather(receive, send, read=read)
 
     # Frames whose size depends on the data: lengths are sent first ------------------------------------
 
@@ -180,7 +180,8 @@ class Allgather(SegmentCommunicator):
         frame = pack(mine, outs, bucket.device)
         size = self.transport.size
         lengths = torch.empty(size, dtype=torch.int64, device=bucket.device)
-        yield self._meet(lengths, torch.tensor([frame.numel()], dtype=torch.int64, device=bucket.device))
+        announced = torch.tensor([frame.numel()], dtype=torch.int64, device=bucket.device)
+        yield self._meet(lengths, announced, read=True)
         limit = 8 * bucket.nbytes + 65536 * len(bucket.segments)
         longest = max(lengths.tolist())
         for rank, length in enumerate(lengths.tolist()):
@@ -194,7 +195,7 @@ class Allgather(SegmentCommunicator):
         fits = min(frame.numel(), longest)  # less than the frame if its length was damaged on the way
         padded[:fits] = frame[:fits]
         receive = torch.empty(size * longest, dtype=torch.uint8, device=bucket.device)
-        yield self._meet(receive, padded)
+        yield self._meet(receive, padded, read=True)
         flags, payloads = [], []
         for rank, (part, length) in enumerate(zip(receive.split(longest), lengths.tolist())):
             of_rank, payload = unpack(part[:length], len(bucket.segments), rank)

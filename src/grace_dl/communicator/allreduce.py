@@ -197,7 +197,7 @@ class Allreduce(SegmentCommunicator):
     def _one(self, bucket: Bucket) -> Program:
         plan = self._plan(bucket)
         summed: Summed = plan.layout
-        transaction = BucketTransaction()
+        transaction = BucketTransaction(self.transport)
         inspection = Inspection([segment.name for segment in bucket.segments], [transaction])
         try:
             flags = self._begin(bucket, plan, transaction, [[slot] for slot in summed.mine])
@@ -239,7 +239,7 @@ class Allreduce(SegmentCommunicator):
     def _several(self, bucket: Bucket) -> Program:
         plan = self._plan(bucket)
         frame: Summed = plan.layout
-        transaction = BucketTransaction()
+        transaction = BucketTransaction(self.transport)
         inspection = Inspection([segment.name for segment in bucket.segments], [transaction])
         try:
             flags = [USED if segment.used else UNUSED for segment in bucket.segments]

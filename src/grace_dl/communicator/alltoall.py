@@ -183,7 +183,7 @@ class Alltoall(Scatter):
     def program(self, bucket: Bucket) -> Program:
         phases: TwoPhases = self._plan(bucket).layout
         slices, rank = phases.slices, self.transport.rank
-        first, second = BucketTransaction(), BucketTransaction()
+        first, second = BucketTransaction(self.transport), BucketTransaction(self.transport)
         inspection = Inspection([segment.name for segment in bucket.segments], [first, second])
         before: dict[str, Slots] = {}
         try:

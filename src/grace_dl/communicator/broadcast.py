@@ -13,8 +13,8 @@ class Broadcast(Allgather):
 
     name = "broadcast"
 
-    def _meet(self, receive: Tensor, send: Tensor) -> Request:
+    def _meet(self, receive: Tensor, send: Tensor, read: bool = False) -> Request:
         rank, size = self.transport.rank, self.transport.size
         parts = receive.split(receive.numel() // size)
         parts[rank].copy_(send)
-        return Spread(parts, rank)
+        return Spread(parts, rank, read)

@@ -59,7 +59,7 @@ class ReduceScatter(Scatter):
     def program(self, bucket: Bucket) -> Program:
         slices: Slices = self._plan(bucket).layout
         size, rank = self.transport.size, self.transport.rank
-        transaction = BucketTransaction()
+        transaction = BucketTransaction(self.transport)
         try:
             # Buffers live until their contents are decoded: in a sharded model, those of all modules would be too much.
             half = self._scatter_half(

@@ -156,7 +156,8 @@ class Scatter(SegmentCommunicator):
         for pieces, (header, _) in zip(slices.owned, half.mine):
             header.copy_(torch.tensor([flags[piece.place] for piece in pieces], dtype=torch.uint8))
         sizes = slices.sizes
-        return Swap(half.receive, half.send, [sizes[rank]] * self.transport.size, sizes, rank)
+        splits = [sizes[rank]] * self.transport.size
+        return Swap(half.receive, half.send, splits, sizes, rank, read=True)
 
     def _arrived(
         self, slices: Slices, half: Half, transaction: BucketTransaction, errors: list[Exception]

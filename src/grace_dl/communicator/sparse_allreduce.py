@@ -188,14 +188,14 @@ class SparseAllreduce(SegmentCommunicator):
     def _swap(self, receive: Tensor, send: Tensor) -> Swap:
         size = self.transport.size
         splits = [send.numel() // size] * size
-        return Swap(receive, send, splits, splits, self.transport.rank)
+        return Swap(receive, send, splits, splits, self.transport.rank, read=True)
 
     # Exchange -----------------------------------------------------------------------------------------
 
     def program(self, bucket: Bucket) -> Program:
         plan = self._plan(bucket)
         layout: Layout = plan.layout
-        transaction = BucketTransaction()
+        transaction = BucketTransaction(self.transport)
         names = [segment.name for segment in bucket.segments]
         inspection = Inspection([*names, f"the averages of {len(names)} parameters"], [transaction])
         try:
@@ -250,7 +250,8 @@ class SparseAllreduce(SegmentCommunicator):
         """Phases for as many elements as the rank has selected that has selected most."""
         size, numel = self.transport.size, layout.owners.numel
         totals = torch.empty(size, dtype=torch.int64, device=bucket.device)
-        yield Gather(totals, torch.tensor([found.count], dtype=torch.int64, device=bucket.device))
+        mine = torch.tensor([found.count], dtype=torch.int64, device=bucket.device)
+        yield Gather(totals, mine, read=True)
         counts = totals.tolist()
         for rank, count in enumerate(counts):
             # The same decision on every rank, even on the one that sent it: otherwise some would start a round alone.

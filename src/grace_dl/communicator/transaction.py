@@ -14,12 +14,17 @@ from ..key import Key
 from ..memory import overflow
 from ..memory.base import Memory, NotFinite, Pending, Piece
 from ..pipeline.frame import FAILED, NONFINITE, UNUSED, USED
+from ..transport import Transport
 
 
 class BucketTransaction:
-    """Begins the transactions of a bucket's pieces, and later commits or aborts each exactly once."""
+    """Begins the transactions of a bucket's pieces, and later commits or aborts each exactly once.
 
-    def __init__(self) -> None:
+    After a failed rank left the device waiting for it (`Transport.blocked`), nothing is aborted: that would wait, too.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
         self.errors: list[Exception] = []
         self._open: dict[int, tuple[Memory, Pending]] = {}
         self._all: dict[int, Pending] = {}
@@ -130,6 +135,8 @@ class BucketTransaction:
 
     def abort(self) -> None:
         """Abort all open pieces."""
+        if self._transport.blocked:
+            self._open.clear()
         for place in list(self._open):
             self.settle(place, commit=False)
 

@@ -301,7 +301,7 @@ class TwoLevel(Communicator):
     def program(self, bucket: Bucket) -> Program:
         shares: Shares = self._plan(bucket).layout
         inner, within, between = self.inner, self.inner.transport, self.outer.transport
-        first, outer = BucketTransaction(), None
+        first, outer = BucketTransaction(self.transport), None
         try:
             yield Grouped(inner._scatter(bucket, shares.slices, shares.half, first), within, between=False)
             flags = inner.averages(bucket, shares.slices, shares.half, first, shares.mine)
@@ -321,7 +321,8 @@ class TwoLevel(Communicator):
                 _conclude(outer, commit)
             used = [segment.used for segment in shares.mine.segments]
             shares.flags[within.rank].copy_(torch.tensor(used, dtype=torch.uint8))
-            yield Grouped(Spread(shares.results, within.rank), within, between=False)
+            results = Spread(shares.results, within.rank, read=True)
+            yield Grouped(results, within, between=False)
         except BaseException:
             first.abort()
             if outer is not None:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 import torch
 
+FAILED = "its backward pass raised an error"
+"""Why a rank leaves a step."""
+
 
 class BackwardPass:
     """A backward pass in progress. Create it from within the pass.

@@ -17,7 +17,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from ..algebra.base import Method
-from ..errors import ConfigError, UnsupportedError
+from ..errors import ConfigError, GraceError, UnsupportedError
 from ..handle import Handle
 from ..names import canonical_names
 from ..pipeline.bucket import Bucket, Segment, check
@@ -26,7 +26,12 @@ from ..session import Session
 from ..transport.channels import resolve_group
 from ..transport.torch_dist import TorchTransport
 from ..tuning.tuner import AutoTuner
-from .backward import BackwardPass
+from .backward import FAILED, BackwardPass
+
+_AFTERWARDS = (
+    "(DistributedDataParallel takes no further step after an error in a backward pass, but fails with an assertion of its own: "
+    "delete it, wrap the bare model anew and attach again, or start from a checkpoint.)"
+)
 
 
 class DDPHandle(Handle):
@@ -102,9 +107,11 @@ class DDPHandle(Handle):
             if bucket.is_last():
                 driver.finish()
                 self._complete()
-        except BaseException:
-            driver.discard()
+        except BaseException as error:
+            driver.discard(error)
             self._driver = None
+            if isinstance(error, GraceError):
+                error.args = (f"{error} {_AFTERWARDS}",)
             raise
         return future
 
@@ -119,7 +126,7 @@ class DDPHandle(Handle):
     def _take_back(self) -> None:
         """Abort the step in progress, if any: its backward pass has raised."""
         if self._driver is not None:
-            self._driver.abandon()
+            self._driver.abandon(FAILED)
         self._driver = self._pass = None
 
     def _complete(self) -> None:

@@ -33,8 +33,8 @@ def average(
             driver.launch(bucket)
             buckets.append(bucket)
         finite = driver.finish()
-    except BaseException:
-        driver.discard()
+    except BaseException as error:
+        driver.discard(error)
         raise
     return finite, {segment.name: segment for bucket in buckets for segment in bucket.segments}
 

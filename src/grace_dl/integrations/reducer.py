@@ -20,7 +20,7 @@ from ..errors import ConfigError, GraceError
 from ..pipeline.bucket import Bucket, Segment, check, fill
 from ..pipeline.driver import StepDriver
 from ..session import Session
-from .backward import BackwardPass
+from .backward import FAILED, BackwardPass
 
 BUCKET_BYTES = 25 * 2**20
 
@@ -169,7 +169,7 @@ class Reducer:
     def _pass_failed(self) -> None:
         # Immediately, while the gradients are still those that were encoded.
         if self._driver is not None:
-            self._driver.abandon()
+            self._driver.abandon(FAILED)
         self._reset()
 
     def finish(self) -> bool:
@@ -183,18 +183,18 @@ class Reducer:
                 self._launch(bucket)
             finite = self._driver.finish() if self._driver is not None else True
             self._place_results()
-        except BaseException:
-            self.give_up()
+        except BaseException as error:
+            self.give_up(error)
             raise
         self._reset()
         self._used.clear()
         self.settled = True
         return finite
 
-    def give_up(self) -> None:
-        """Roll back the step in progress."""
+    def give_up(self, error: BaseException | None = None) -> None:
+        """Roll back the step in progress. `error`: why, if other ranks may not know."""
         if self._driver is not None:
-            self._driver.discard()
+            self._driver.discard(error)
         self._reset()
 
     def _reset(self) -> None:

@@ -52,6 +52,8 @@ class _Task:
     program: Program
     in_order: bool
     """Whether its later rounds wait for `finish`, and all its rounds use channel 0."""
+    read: bool = False
+    """Whether the host reads what the round in progress brings."""
     round: int = -1
     handle: Handle | None = None
     verdict: Verdict | None = None
@@ -81,6 +83,8 @@ class StepDriver:
         self._transport = router.transport
         self._stats = router.stats
         self._tasks: list[_Task] = []
+        self._over = False
+        self._transport.begin_step()
 
     def launch(self, bucket: Bucket) -> None:
         """Compress a bucket and send its first round; advance earlier buckets that are ready."""
@@ -96,9 +100,9 @@ class StepDriver:
         except LayoutError:  # raised on all ranks, at the same bucket
             self.abandon()
             raise
-        except BaseException:
+        except BaseException as error:
             # Not waiting for what is in flight: after a failed rank, the error would come a second timeout later.
-            self.discard()
+            self.discard(error)
             raise
 
     def finish(self, joint: Callable[[bool, bool], bool] | None = None) -> bool:
@@ -109,11 +113,13 @@ class StepDriver:
         """
         try:
             self._wait()
-        except BaseException:
-            self.discard()
+            with self._stats.timed("wait"):
+                self._transport.complete()
+            verdicts = [task.verdict for task in self._tasks if task.verdict is not None]
+            codes = read([verdict.codes for verdict in verdicts])
+        except BaseException as error:
+            self.discard(error)
             raise
-        verdicts = [task.verdict for task in self._tasks if task.verdict is not None]
-        codes = read([verdict.codes for verdict in verdicts])
         outcomes = [verdict.decide(of_bucket) for verdict, of_bucket in zip(verdicts, codes)]
         errors = [error for _, found in outcomes for error in found]
         finite = all(good for good, _ in outcomes)
@@ -131,29 +137,45 @@ class StepDriver:
                 for task in self._tasks:
                     self._conclude(task, finite)
             self._pass_on()
-        except BaseException:
-            self.discard()
+        except BaseException as error:
+            self.discard(error)
             raise
         self._tasks.clear()
+        self._over = True
         self._stats.steps += 1
         self._stats.skipped += not finite
         return finite
 
-    def abandon(self) -> None:
+    def abandon(self, why: str | None = None) -> None:
         """Abort a step that all ranks abort at the same bucket, for example because backward raised on each.
 
         Which later rounds have begun depends on timing, so all are completed first; otherwise the next step's
-        collectives would be matched with those of this one on other ranks.
+        collectives would be matched with those of this one on other ranks. Rounds in one order have not begun. `why` is for ranks that do not abort it.
         """
+        if why is not None and self._tasks:
+            self._transport.leave_step(why)
         self._tasks = [task for task in self._tasks if task.handle is not None or task.verdict is not None]
         try:
             with contextlib.suppress(GraceError):  # if ranks are gone, the next step reports it
+                in_order = [task for task in self._tasks if task.in_order and task.handle is not None]
+                for task in in_order:
+                    task.program.close()  # before the device waits: this may read values from it
+                for task in in_order:
+                    assert task.handle is not None
+                    task.handle.wait_on_device()
+                    task.verdict = Verdict()
                 self._wait()
         finally:
             self.discard()
 
-    def discard(self) -> None:
-        """Abort the step: memories are restored to their state before it."""
+    def discard(self, error: BaseException | None = None) -> None:
+        """Abort the step: memories are restored to their state before it.
+
+        `error`: why this rank leaves the step, if other ranks may not know.
+        """
+        if error is not None and not self._over and not isinstance(error, PeerError):
+            self._transport.leave_step(f"{type(error).__name__}: {error}")
+        self._over = True
         for task in self._tasks:
             task.program.close()
         self._tasks.clear()
@@ -166,8 +188,14 @@ class StepDriver:
                     assert task.handle is not None
                     with self._stats.timed("wait"):
                         self._let_others_go_on(task.handle)
-                        task.handle.wait()
+                        self._wait_for(task)
                     self._advance(task)
+
+    def _wait_for(self, task: _Task) -> None:
+        assert task.handle is not None
+        task.handle.wait_on_device()
+        if task.read:
+            self._transport.complete()
 
     def _let_others_go_on(self, handle: Handle) -> None:
         """Until a collective is complete, advance the other drivers of this thread that have rounds left."""
@@ -215,6 +243,7 @@ class StepDriver:
         self._stats.leaving_bytes += leaving
         if isinstance(request, Grouped) and request.between:
             self._stats.between_bytes += leaving
+        task.read = request.read
         task.handle = request.issue(self._transport, 0 if task.in_order else task.round)
 
     @staticmethod
@@ -244,7 +273,7 @@ class StepDriver:
         for task in self._tasks:
             if task.handle is not None:
                 with self._stats.timed("wait"):
-                    task.handle.wait()
+                    self._wait_for(task)
                 with self._stats.timed("decode"):
                     ended = next(task.program, None) is None
                 assert ended, "a program ends with the request that follows its verdict"

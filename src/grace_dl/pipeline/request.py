@@ -1,10 +1,14 @@
-"""Requests for collectives, as values; the driver issues them in order."""
+"""Requests for collectives, as values; the driver issues them in order.
+
+`read`: whether the host reads what arrives before the step's verdict, and so has to wait for the device.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +20,7 @@ from ..transport.base import All, Done, Handle, Transport
 class Sum:
     """Replace `tensor` by its sum over ranks."""
 
+    read: ClassVar[bool] = False
     tensor: Tensor
 
     def issue(self, transport: Transport, channel: int) -> Handle:
@@ -37,6 +42,7 @@ class Gather:
     tensor: Tensor
     counts: bool = True
     """Whether it counts as payload (a second phase repeats what the first has counted)."""
+    read: bool = False
 
     def issue(self, transport: Transport, channel: int) -> Handle:
         return transport.allgather(self.out, self.tensor, channel)
@@ -58,6 +64,7 @@ class Spread:
 
     parts: Sequence[Tensor]
     rank: int
+    read: bool = False
 
     def issue(self, transport: Transport, channel: int) -> Handle:
         roots = [root for root, part in enumerate(self.parts) if part.numel()]
@@ -80,6 +87,7 @@ class Swap:
     out_splits: Sequence[int]
     in_splits: Sequence[int]
     rank: int
+    read: bool = False
 
     def issue(self, transport: Transport, channel: int) -> Handle:
         return transport.alltoall(self.out, self.tensor, self.out_splits, self.in_splits, channel)
@@ -96,6 +104,7 @@ class Swap:
 class External:
     """Counts an exchange run by user code."""
 
+    read: ClassVar[bool] = False
     payload_bytes: int
 
     def issue(self, transport: Transport, channel: int) -> Handle:
@@ -120,6 +129,10 @@ class Grouped:
         return self.request.issue(self.transport, max(channel - 1, 0) if self.between else 0)
 
     @property
+    def read(self) -> bool:
+        return self.request.read
+
+    @property
     def payload_bytes(self) -> int:
         return self.request.payload_bytes if self.between else 0
 
@@ -131,6 +144,7 @@ class Grouped:
 class Idle:
     """A round in which this rank exchanges nothing while others may."""
 
+    read: ClassVar[bool] = False
     payload_bytes: int = 0
 
     def issue(self, transport: Transport, channel: int) -> Handle:

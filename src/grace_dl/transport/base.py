@@ -26,6 +26,13 @@ class Handle(abc.ABC):
     def done(self) -> bool:
         """Whether `wait` would return immediately."""
 
+    def wait_on_device(self) -> None:
+        """Let the device's later work wait for it, where collectives run on a device; `wait` elsewhere.
+
+        The host must not read results before `Transport.complete`.
+        """
+        self.wait()
+
 
 class Done(Handle):
     """A collective that completed immediately."""
@@ -46,6 +53,10 @@ class All(Handle):
     def wait(self) -> None:
         for handle in self._handles:
             handle.wait()
+
+    def wait_on_device(self) -> None:
+        for handle in self._handles:
+            handle.wait_on_device()
 
     def done(self) -> bool:
         return all(handle.done() for handle in self._handles)
@@ -82,6 +93,22 @@ class Transport(abc.ABC):
         """Release the channels, also those of groups of its ranks."""
         for group in self.subgroups.values():
             group.close()
+
+    # Steps ----------------------------------------------------------------------------------------------
+
+    def begin_step(self) -> None:
+        """A step begins. All ranks begin equally many. Raises `PeerError` if the device is `blocked`."""
+
+    def leave_step(self, why: str) -> None:
+        """Tell the other ranks that this one leaves the step because of an error, if they would not notice otherwise."""
+
+    def complete(self) -> None:
+        """Block the host until all collectives are complete for which the device waits; raises as `Handle.wait` does."""
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the device waits for collectives that `complete` has found to fail: no value can be read from it."""
+        return False
 
     # Groups of ranks ------------------------------------------------------------------------------------
 

@@ -31,6 +31,19 @@ class Forwarding(Transport):
         if self._inner is not None:
             self._inner.close()
 
+    def begin_step(self) -> None:
+        self.inner.begin_step()
+
+    def leave_step(self, why: str) -> None:
+        self.inner.leave_step(why)
+
+    def complete(self) -> None:
+        self.inner.complete()
+
+    @property
+    def blocked(self) -> bool:
+        return self._inner is not None and self._inner.blocked
+
     def allreduce(self, tensor: Tensor, channel: int = 0) -> Handle:
         return self.inner.allreduce(tensor, channel)
 

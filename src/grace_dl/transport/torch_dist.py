@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import os
+import time
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +19,7 @@ from ..errors import LayoutError, PeerError
 from .agreement import StoreAgreement
 from .base import Groups, Handle, Transport
 from .channels import Channel, Lease, pool_of
+from .device_watch import DeviceWatch
 from .interpreter_exit import wait_for_threads_at_exit
 
 # Renamed in newer releases, which warn about the old name.
@@ -24,23 +27,35 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 
 class TorchHandle(Handle):
-    def __init__(self, work: Any, what: str, lease: Lease) -> None:
+    """`watch`: of collectives that run on a device."""
+
+    def __init__(self, work: Any, what: str, lease: Lease, watch: DeviceWatch | None) -> None:
+        self.what = what
+        self.issued = time.monotonic()
+        self.step = 0 if watch is None else watch.step
         self._work = work
-        self._what = what
         self._lease: Lease | None = lease
+        self._watch = watch
         lease.flying += 1
 
     def wait(self) -> None:
+        self.wait_on_device()
+        if self._watch is not None:
+            self._watch.complete()
+
+    def wait_on_device(self) -> None:
         try:
             self._work.wait()
         except RuntimeError as error:
             raise PeerError(
-                f"{self._what} did not finish: {error}. Another rank died, failed or is stuck; look at its log. "
+                f"{self.what} did not finish: {error}. Another rank died, failed or is stuck; look at its log. "
                 "(The time limit is that of the process group: init_process_group(timeout=...).)"
             ) from error
         if self._lease is not None:
             self._lease.flying -= 1
             self._lease = None
+            if self._watch is not None:
+                self._watch.add(self)
 
     def done(self) -> bool:
         return bool(self._work.is_completed())
@@ -53,7 +68,8 @@ class TorchTransport(Transport):
     order on two ranks can deadlock; there every channel is the user's own group, and `one_order` is set.
     """
 
-    def __init__(self, group: Any = None) -> None:
+    def __init__(self, group: Any = None, watch: DeviceWatch | None = None) -> None:
+        """`watch`: that of the transport whose ranks this is a part of."""
         world: Any = dist.group.WORLD
         found = world if group is None else group
         self.rank = dist.get_rank(found)
@@ -66,6 +82,8 @@ class TorchTransport(Transport):
         self._main = Channel(found)
         self._lease = Lease(pool_of(found))
         self._agreement: StoreAgreement | None = None
+        self._watch = watch or DeviceWatch(self.rank, functools.partial(_timeout, self._main))
+        self._shared = watch is not None
         self.one_order = any(part.partition(":")[2] != "gloo" for part in _backends(found))
         weakref.finalize(self, self._lease.release).atexit = False
         wait_for_threads_at_exit()
@@ -111,6 +129,22 @@ class TorchTransport(Transport):
     def close(self) -> None:
         super().close()
         self._lease.release()
+        if not self._shared:
+            self._watch.close()
+
+    def begin_step(self) -> None:
+        self._watch.begin_step()
+
+    def leave_step(self, why: str) -> None:
+        if self.one_order:  # elsewhere nobody looks for the note
+            self._watch.leave(why)
+
+    def complete(self) -> None:
+        self._watch.complete()
+
+    @property
+    def blocked(self) -> bool:
+        return bool(self._watch.failure)
 
     def nodes(self) -> Groups | None:
         """By `LOCAL_WORLD_SIZE`, which torchrun sets: ranks of the job are numbered node by node."""
@@ -136,7 +170,7 @@ class TorchTransport(Transport):
                 own = next(each for each in groups if self.rank in each)
                 mine = self._new_group([of_job[rank] for rank in own], "group", local=True)
             made[groups] = Channel(mine)
-        return TorchTransport(made[groups].group())
+        return TorchTransport(made[groups].group(), self._watch)
 
     def allreduce(self, tensor: Tensor, channel: int = 0) -> Handle:
         return self._start("all-reduce", dist.all_reduce, channel, tensor)
@@ -174,7 +208,7 @@ class TorchTransport(Transport):
             raise PeerError(
                 f"{what} could not start: {error}. Another rank has probably ended; look at its log."
             ) from error
-        return TorchHandle(work, what, self._lease)
+        return TorchHandle(work, what, self._lease, self._watch if _on_device(arguments) else None)
 
     def agree(self, text: str) -> None:
         """Uses the store, not a collective: ranks that disagree could not complete one."""
@@ -193,6 +227,8 @@ class TorchTransport(Transport):
         count = f"{base}/count/{self.rank}"
         self._label = f"{base}/{store.add(count, 1)}"
         agreement = StoreAgreement(store, self._label, self.rank, self.size)
+        if not self._shared:
+            self._watch.connect(store, self._label)
         try:
             accepted = agreement.reach(text, self._timeout(), offered, accepts)
         except PeerError:
@@ -203,12 +239,22 @@ class TorchTransport(Transport):
         return accepted
 
     def _timeout(self) -> datetime.timedelta:
-        group = self._main.group()
-        for device in group._device_types:
-            options = getattr(group._get_backend(device), "options", None)
-            if options is not None:
-                return options._timeout
-        return c10d.default_pg_timeout
+        return _timeout(self._main)
+
+
+def _timeout(channel: Channel) -> datetime.timedelta:
+    group = channel.group()
+    for device in group._device_types:
+        options = getattr(group._get_backend(device), "options", None)
+        if options is not None:
+            found: datetime.timedelta = options._timeout
+            return found
+    return c10d.default_pg_timeout
+
+
+def _on_device(arguments: Sequence[Any]) -> bool:
+    """Whether a collective with these arguments runs on a device."""
+    return any(isinstance(argument, Tensor) and not argument.is_cpu for argument in arguments)
 
 
 def carried(tensor: Tensor, group: Any = None) -> Tensor:

@@ -132,8 +132,8 @@ class TensorHandle(Handle):
                 results.update((place, s.view) for place, s in zip(places, bucket.segments))
                 driver.launch(bucket)
             driver.finish()
-        except BaseException:
-            driver.discard()
+        except BaseException as error:
+            driver.discard(error)
             raise
         if self._sum:
             for result in results.values():
