@@ -27,7 +27,7 @@ _KEY = re.compile(r"(?:.*[.-])?rank(\d+)-of-(\d+)(?:\.pt)?")
 
 
 def save(handle: Handle, folder: str | os.PathLike[str]) -> None:
-    """Save the state of this rank in `folder`; all ranks must call it.
+    """Save the state of this rank in `folder`; all ranks must call it. If one cannot save, all raise an error.
 
     >>> import tempfile
     >>> import grace_dl as grace
@@ -37,10 +37,21 @@ def save(handle: Handle, folder: str | os.PathLike[str]) -> None:
     >>> grace.load(handle, folder)
     """
     transport, top = handle.session.transport, Path(folder)
-    top.mkdir(parents=True, exist_ok=True)
-    with replacing(_path(top, _key(transport))) as temporary:
-        torch.save(handle.state_dict(), temporary)
-    transport.barrier().wait()
+    failure: Exception | None = None
+    try:
+        top.mkdir(parents=True, exist_ok=True)
+        with replacing(_path(top, _key(transport))) as temporary:
+            torch.save(handle.state_dict(), temporary)
+    except Exception as error:
+        failure = error
+    try:
+        transport.agree(
+            "a checkpoint" if failure is None else f"a checkpoint that cannot be written: {failure}"
+        )
+    except LayoutError as error:
+        raise failure or StateError(f"the checkpoint in {folder} is not complete: {error}") from error
+    if failure is not None:
+        raise failure
     # All ranks have saved: what other numbers of ranks have left is outdated.
     for path in top.glob(_FILES):
         rank, size = _parsed(path.name)

@@ -81,7 +81,7 @@ class Handle:
         return self.session.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Restore the `state_dict` of this rank; that of another rank or method is rejected.
+        """Restore the `state_dict` of this rank; that of another rank or method is rejected, and nothing changes.
 
         Pass a list with the states of all ranks to continue on a different number of ranks: residuals are converted so that
         their contribution to the average is conserved, momenta are averaged, and step counters continue.

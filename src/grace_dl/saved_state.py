@@ -56,8 +56,8 @@ def fitting(
     `names` are the parameters that exist here, if that is known. `partial`: states may be missing from the list.
     """
     rank, size = transport.rank, transport.size
-    several = isinstance(state, (list, tuple)) and len(state) > 0
-    states: list[Any] = list(state) if several else [state]
+    states = listed(state)
+    several = states[0] is not state
     for each in states:
         check(each, method)
         _check_parts(each, method, communicators)
@@ -82,6 +82,11 @@ def fitting(
         return chosen if names is None else renamed(chosen, names)
     except (AttributeError, TypeError, KeyError, RuntimeError) as error:
         raise damaged(error) from error
+
+
+def listed(state: Saved | Sequence[Saved]) -> list[Any]:
+    """The states in a list of those of several ranks, or a single state alone; never empty."""
+    return list(state) if isinstance(state, (list, tuple)) and state else [state]
 
 
 def damaged(error: Exception) -> StateError:

@@ -255,7 +255,7 @@ class Session:
         *,
         partial: bool = False,
     ) -> None:
-        """Restore this rank's `state_dict`, or convert a list of those of all ranks; changes nothing if it does not match.
+        """Restore this rank's `state_dict`, or convert a list of those of all ranks; if that raises, nothing changes.
 
         `names` are the parameters that exist here, if that is known. `partial`: states may be missing from the list.
         """
@@ -265,7 +265,7 @@ class Session:
             for text, found in self._by_text().items()
             for label, memory in found.memories().items()
         }
-        before = {memory: memory.state for memory in memories}
+        before = [_Contents(memory) for memory in memories]
         try:
             steps = {str(name): int(step) for name, step in state["steps"].items()}
             carried = {name: owed.detach().clone() for name, owed in state["carried"].items()}
@@ -274,10 +274,12 @@ class Session:
             if self.tuner is not None:
                 self.in_use = self.tuner.load_state_dict(state["auto"])
                 self.stats.choice = str(self.in_use)
-        except (AttributeError, TypeError, ValueError, KeyError) as error:
-            for memory, held in before.items():
-                memory.state = held
-            raise saved_state.damaged(error) from error
+        except BaseException as error:
+            for contents in before:
+                contents.put_back()
+            if isinstance(error, (AttributeError, TypeError, ValueError, KeyError)):
+                raise saved_state.damaged(error) from error
+            raise
         self.state.loss_scale = state["loss_scale"]
         self.state.steps, self.state.carried = steps, carried
         self.state.furthest = max(steps.values(), default=0)
@@ -295,6 +297,24 @@ class Session:
         return saved_state.fitting(
             state, str(self.method), self._by_text(), self.transport, names, partial=partial
         )
+
+
+class _Contents:
+    """The attributes of a memory before it loads a state."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory, self._attributes = memory, dict(vars(memory))
+        # Memories that users define fill dictionaries of their own in place.
+        self._dictionaries = {
+            name: dict(value) for name, value in vars(memory).items() if isinstance(value, dict)
+        }
+
+    def put_back(self) -> None:
+        vars(self._memory).update(self._attributes)
+        for name, held in self._dictionaries.items():
+            dictionary = self._attributes[name]
+            dictionary.clear()
+            dictionary.update(held)
 
 
 def _warn_of_traffic(method: Single, communicator: Communicator) -> None:

@@ -12,7 +12,8 @@ from torch import nn
 
 import acpsgd
 from acpsgd_training import METHODS, Net, batch, build, train
-from grace_dl.errors import ConfigError
+from grace_dl.digest import digest, sealed
+from grace_dl.errors import ConfigError, StateError
 
 
 @pytest.fixture(autouse=True)
@@ -188,6 +189,34 @@ def test_passes_that_do_not_come_are_made_up_for():
     model, optimizer = build("ssgd", seed=0, backward_passes_per_step=4)
     train(model, optimizer, range(2), 0, passes=3)
     assert optimizer.grace.stats().steps == 2
+
+
+def test_a_state_that_cannot_be_loaded_changes_nothing():
+    """Nor is a step given up that is under way."""
+    model, optimizer = build(seed=0, options={"lr": 0.05, "momentum": 0.9}, backward_passes_per_step=2)
+    train(model, optimizer, range(3), 0, passes=2)
+    state = copy.deepcopy(optimizer.state_dict())
+    train(model, optimizer, range(3, 5), 0, passes=2)
+    before = digest(optimizer.state_dict())
+
+    def fail(_):
+        raise MemoryError("no more memory")
+
+    hook = optimizer.register_load_state_dict_post_hook(fail)
+    with pytest.raises(MemoryError):
+        optimizer.load_state_dict(state)
+    hook.remove()
+    steps = dict.fromkeys(state["grace"]["steps"], "three")
+    with pytest.raises(StateError, match="damaged"):
+        optimizer.load_state_dict({**state, "grace": sealed({**state["grace"], "steps": steps})})
+    assert digest(optimizer.state_dict()) == before
+
+    optimizer.zero_grad()
+    x, y = batch(0)
+    nn.functional.cross_entropy(model(x), y).backward()
+    with pytest.raises(StateError, match="method"):
+        optimizer.load_state_dict({**state, "grace": sealed({**state["grace"], "method": "topk:0.1"})})
+    assert optimizer.grace.reducer.unfinished
 
 
 def test_bad_arguments():

@@ -1,13 +1,14 @@
 """One contract for every handle, whatever it is attached to: what each rank does, and what must hold of all ranks' answers.
 
-`CHECKS` lists it. `test_contract.py` runs it on `torch.distributed`, `tests/hvd/test_handles.py` under Horovod.
+`CHECKS` lists it. `test_contract.py` and `test_contract_elsewhere.py` run it on `torch.distributed`, `tests/hvd/test_handles.py` under
+Horovod.
 """
 
 from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from contract.cases import bits_equal
 from grace_dl.digest import sealed
 from grace_dl.errors import ConfigError, StateError
 from grace_dl.methods.topk import TopKCompressor
-from handles.targets import SHAPES, Target, Tensors, gradients, mean
+from handles.targets import SHAPES, Place, Target, Tensors, gradients, mean
 from values import total
 
 
@@ -414,6 +415,11 @@ class Check:
         texts = [text for text in (*self.arguments, *self.needs) if text != "lossy"]
         return (target.has_backward or not self.backward) and all(map(target.supports, texts))
 
+    def hold(self, launch: Any, place: Place) -> None:
+        """Run it at a place; raises if it does not hold."""
+        answers = place.run(launch, place.world, self.work, place.target, *self.arguments)
+        self.verify(place.world, answers)
+
     def at(self, target: str) -> str:
         """Its name at a target."""
         return f"{target}-{self}"
@@ -450,3 +456,14 @@ CHECKS = [
         )
     ),
 ]
+
+
+def at_each(places: Sequence[Place]) -> pytest.MarkDecorator:
+    """Parametrizes a test by places and the checks that apply to them."""
+    cases = [
+        pytest.param(place, check, id=check.at(str(place)))
+        for place in places
+        for check in CHECKS
+        if check.applies_to(place.target)
+    ]
+    return pytest.mark.parametrize("place, check", cases)

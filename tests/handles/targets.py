@@ -1,6 +1,6 @@
 """What a method can be attached to, each behind the same few calls, so that one contract is tested at all of them.
 
-To add a target: write a subclass of `Target`, and list it in `PLACES` with the numbers of ranks it is tested on.
+To add a target: write a subclass of `Target`, and list it in `PLACES` or `OTHER_PLACES` with the numbers of ranks it is tested on.
 """
 
 from __future__ import annotations
@@ -370,6 +370,10 @@ PLACES = [
     Place(OptimizerTarget, 3),
     Place(ACPSGDTarget, 2),
     Place(DGCTarget, 2),
+]
+"""DDP models and optimizers."""
+
+OTHER_PLACES = [
     Place(FSDPTarget, 2),
     Place(FSDPTarget, 4),
     Place(ManualTarget, 1, alone),
@@ -379,3 +383,4 @@ PLACES = [
     Place(OneBitAdamTarget, 1, alone),
     Place(OneBitAdamTarget, 2),
 ]
+"""Sharded models, hand-written loops, local steps, and optimizers that exchange momenta."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,27 @@ def test_files_of_other_numbers_of_ranks_are_removed(launch: Any, tmp_path: Path
     launch(saving_twice, 3, str(tmp_path))
     launch(saving_twice, 2, str(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["grace-rank0-of-2.pt", "grace-rank1-of-2.pt"]
+
+
+def saving_where_one_cannot(rank: int, world: int, folder: str) -> tuple[str, float]:
+    handle = trained(rank).handle
+    begin = time.monotonic()
+    with pytest.raises((OSError, StateError)) as caught:
+        grace.save(handle, folder if rank != 1 else f"{folder}/a file/folder")
+    seconds = time.monotonic() - begin
+    grace.save(handle, folder)
+    return f"{type(caught.value).__name__}: {caught.value}", seconds
+
+
+def test_a_rank_that_cannot_save_is_reported_on_every_rank(launch: Any, tmp_path: Path) -> None:
+    (tmp_path / "a file").write_text("")
+    found = launch(saving_where_one_cannot, 3, str(tmp_path), group_timeout=30)
+    assert found[1][0].startswith("NotADirectoryError")
+    for rank in (0, 2):
+        text, seconds = found[rank]
+        assert (
+            "is not complete" in text and "rank 1" in text and "Not a directory" in text and seconds < 15
+        ), text
 
 
 def refused(rank: int, world: int, folder: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import grace_dl as grace
 from ddp_models import BUCKET_MB, LOSSY, attach, batches, build, flat, train
-from grace_dl.errors import ConfigError
+from grace_dl.errors import ConfigError, PayloadError
 from values import not_none
 
 
@@ -172,3 +173,34 @@ def raised(rank: int, world: int, text: str) -> None:
 @pytest.mark.parametrize("text", ["topk:0.1,dense_below=0", "int8:memory=residual,dense_below=0"])
 def test_a_backward_pass_that_raised_is_taken_back(launch: Any, text: str) -> None:
     launch(raised, 2, text)
+
+
+def refused_by_the_hook(rank: int, world: int) -> None:
+    """An error in the hook says that DDP itself does not go on, and what does."""
+    model, handle = attach(build(Failing), "topk:0.1,dense_below=0")
+    inputs = batches(rank, 4)
+    train(model, inputs[:1])
+
+    def broken(bucket: Any) -> Any:
+        raise PayloadError("rank 1 sent something else.")
+
+    vars(handle)["_bucket"] = broken
+    with pytest.raises(
+        PayloadError, match=r"something else\. .*takes no further step.*delete it, wrap the bare model anew"
+    ):
+        model(inputs[1]).square().mean().backward()
+    del vars(handle)["_bucket"]
+    with pytest.raises(RuntimeError):
+        model(inputs[2]).square().mean().backward()
+    state, bare = handle.state_dict(), model.module
+    handle.close()
+    bare.zero_grad()
+    del model, handle
+    gc.collect()  # the hooks of the first one are gone with it
+    fresh, again = attach(DDP(bare, bucket_cap_mb=BUCKET_MB), "topk:0.1,dense_below=0")
+    again.load_state_dict(state)
+    train(fresh, inputs[3:])
+
+
+def test_an_error_in_the_hook_foretells_that_ddp_does_not_go_on(launch: Any) -> None:
+    launch(refused_by_the_hook, 2)

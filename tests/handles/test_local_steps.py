@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 from typing import Any
 
 import pytest
@@ -13,42 +12,8 @@ from torch import Tensor, nn
 
 import grace_dl as grace
 from contract.cases import bits_equal
-from grace_dl.errors import ConfigError, StateError
-
-
-def network() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(12, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 8), nn.Linear(8, 1))
-
-
-def batch(rank: int, step: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(100 * step + rank)
-    x = torch.randn(8, 12, generator=generator)
-    return x, x[:, :1] - x[:, 1:2] + 0.1 * torch.randn(8, 1, generator=generator)
-
-
-def local(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, step: int) -> None:
-    x, y = batch(rank, step)
-    nn.functional.mse_loss(model(x), y).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-def inner(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=0.01)
-
-
-def nesterov(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
-
-
-def flat(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-
-
-def alike(answers: list[Any]) -> bool:
-    return all(bits_equal(answers[0], other) for other in answers[1:])
-
+from grace_dl.errors import ConfigError
+from handles.local_training import alike, batch, flat, inner, local, mean_of, nesterov, network
 
 # What is computed ---------------------------------------------------------------------------------------------
 
@@ -106,10 +71,6 @@ def test_the_outer_rate_may_change_while_an_exchange_travels(launch, after):
     (expected, _), _ = launch(rescheduled, 2, 0.25, after)
     torch.testing.assert_close(found, expected)
     assert calls == 1  # hooks of the outer optimizer, such as those of a scheduler, see every exchange
-
-
-def mean_of(tensors: list[Tensor]) -> Tensor:
-    return torch.stack(tensors).mean(0)
 
 
 def streaming(
@@ -231,112 +192,7 @@ def test_the_anchor_is_kept_where_asked():
         assert torch.equal(flat(model), flat(network()).bfloat16().float())
 
 
-# State --------------------------------------------------------------------------------------------------------
-
-SETTINGS = [
-    {"method": "int8:memory=residual", "every": 4},
-    {"method": "topk:0.1,dense_below=0", "every": 4, "delay": 3, "merge": 0.5, "outer": nesterov},
-    {"method": "none", "every": 4, "fragments": 2, "delay": 2, "outer": nesterov},
-    {"method": "int4", "every": 4, "anchor_dtype": torch.bfloat16},
-]
-
-
-def made(model: nn.Module, optimizer: torch.optim.Optimizer, settings: dict[str, Any]) -> grace.LocalSteps:
-    chosen = dict(settings)
-    if "outer" in chosen:
-        chosen["outer"] = chosen["outer"](model)
-    return grace.LocalSteps(model, optimizer, chosen.pop("method"), **chosen)
-
-
-def resumed(rank: int, world: int, settings: dict[str, Any], at: int) -> None:
-    model = network()
-    optimizer = inner(model)
-    outer = made(model, optimizer, settings)
-    saved = None
-    for step in range(14):
-        if step == at:
-            file = io.BytesIO()
-            torch.save([model.state_dict(), optimizer.state_dict(), outer.state_dict()], file)
-            file.seek(0)
-            saved = torch.load(file, weights_only=True)
-        local(model, optimizer, rank, step)
-        outer.step()
-    assert saved is not None
-    again = network()
-    theirs = inner(again)
-    second = made(again, theirs, settings)
-    again.load_state_dict(saved[0])
-    theirs.load_state_dict(saved[1])
-    second.load_state_dict(saved[2])
-    for step in range(at, 14):
-        local(again, theirs, rank, step)
-        second.step()
-    assert bits_equal(flat(model), flat(again))
-    assert all(bits_equal(a, b) for a, b in zip(model.buffers(), again.buffers()))
-
-
-@pytest.mark.parametrize("at", [4, 6])
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: str(s["method"]))
-def test_a_run_resumes_exactly_within_a_round_and_while_an_exchange_travels(launch, settings, at):
-    launch(resumed, 2, settings, at)
-
-
-def saving_states(rank: int, world: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    model = network()[0:1]
-    outer = grace.LocalSteps(model, optimizer := inner(model), "topk:0.1,dense_below=0", every=2)
-    for step in range(4):
-        local(model, optimizer, rank, step)
-        outer.step()
-    return model.state_dict(), outer.state_dict()
-
-
-def continuing(rank: int, world: int, weights: dict[str, Any], states: list[dict[str, Any]]) -> Tensor:
-    model = network()[0:1]
-    outer = grace.LocalSteps(model, optimizer := inner(model), "topk:0.1,dense_below=0", every=2)
-    model.load_state_dict(weights)
-    outer.load_state_dict(states)
-    assert outer.local_steps == 4
-    owed = {name: outer.session.residual(name) for name, _ in model.named_parameters()}
-    for step in range(4, 6):
-        local(model, optimizer, rank, step)
-        outer.step()
-    found = [r.view(-1) for r in owed.values() if r is not None]
-    return torch.stack([torch.cat(found), flat(model)])
-
-
-def test_the_number_of_workers_may_change_between_rounds(launch):
-    saved = launch(saving_states, 2)
-    states = [state for _, state in saved]
-    before = mean_of([torch.cat([s["e"].view(-1) for s in _memory(state).values()]) for state in states])
-    answers = launch(continuing, 3, saved[0][0], states)
-    torch.testing.assert_close(mean_of([answer[0] for answer in answers]), before)
-    assert alike([answer[1] for answer in answers])
-
-
-def test_states_of_workers_that_are_gone_may_be_missing(launch):
-    """The residuals of those that are there keep their weight of one in three."""
-    saved = launch(saving_states, 3)
-    states = [state for _, state in saved]
-    held = [torch.cat([s["e"].view(-1) for s in _memory(state).values()]) for state in states]
-    answers = launch(continuing, 2, saved[0][0], [states[2], states[0]])
-    torch.testing.assert_close(mean_of([answer[0] for answer in answers]), (held[0] + held[2]) / 3)
-    assert alike([answer[1] for answer in answers])
-
-
-def test_states_of_different_rounds_are_rejected():
-    model = network()[0:1]
-    outer = grace.LocalSteps(model, optimizer := inner(model), "int8", every=1)
-    states = [outer.state_dict()]
-    local(model, optimizer, 0, 0)
-    outer.step()
-    with pytest.raises(StateError, match="anchors differ"):
-        outer.load_state_dict([*states, outer.state_dict()])
-
-
-def _memory(state: dict[str, Any]) -> dict[str, Any]:
-    (part,) = state["parts"].values()
-    memory: dict[str, Any] = part["memory"]
-    return memory
+# Rounds and ranks ---------------------------------------------------------------------------------------------
 
 
 def diverging(rank: int, world: int) -> Tensor:
@@ -362,6 +218,30 @@ def diverging(rank: int, world: int) -> Tensor:
 
 def test_a_round_in_which_a_rank_diverged_is_dropped_on_all(launch):
     assert alike(launch(diverging, 2))
+
+
+def diverging_statistics(rank: int, world: int) -> list[Tensor]:
+    """In the second round, infinite inputs reach the statistics of rank 1."""
+    torch.manual_seed(0)
+    model = network()
+    outer = grace.LocalSteps(model, inner(model), grace.int8(), every=2)
+    statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    found = []
+    for round_ in range(3):
+        for step in range(2):
+            with torch.no_grad():
+                model(batch(rank, 2 * round_ + step)[0])
+            if round_ == 1 and rank == 1:
+                statistics[0][3] = float("inf")
+            outer.step()
+        found.append(torch.cat([buffer.clone() for buffer in statistics]))
+    return found
+
+
+def test_statistics_that_are_not_finite_are_those_of_the_last_exchange_on_all(launch: Any) -> None:
+    one, other = launch(diverging_statistics, 2)
+    assert all(bits_equal(a, b) and a.isfinite().all() for a, b in zip(one, other))
+    assert bits_equal(one[0], one[1]) and not bits_equal(one[1], one[2])
 
 
 def synchronized(rank: int, world: int, merge: float) -> Tensor:
@@ -480,17 +360,3 @@ def test_an_optimizer_of_another_model_or_attached_is_rejected():
         grace.LocalSteps(model, optimizer, "int8")
     handle.close()
     grace.LocalSteps(model, optimizer, "int8").close()
-
-
-def test_the_state_of_another_model_or_object_is_rejected():
-    model, other = network(), nn.Linear(3, 3)
-    outer = grace.LocalSteps(model, inner(model), "int8", every=5)
-    state = outer.state_dict()
-    with pytest.raises(StateError, match="another model"):
-        grace.LocalSteps(other, inner(other), "int8", every=5).load_state_dict(state)
-    with pytest.raises(StateError, match="every=5"):
-        grace.LocalSteps(model, inner(model), "int8", every=6).load_state_dict(state)
-    with pytest.raises(StateError, match="outer"):
-        grace.LocalSteps(model, inner(model), "int8", every=5, outer=nesterov(model)).load_state_dict(state)
-    with pytest.raises(StateError, match="no local steps"):
-        outer.load_state_dict(grace.manual("int8").state_dict())

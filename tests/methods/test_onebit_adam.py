@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import io
 import warnings
 from typing import Any
 
@@ -17,49 +15,19 @@ from contract.cases import bits_equal
 from grace_dl.data.images import load_images
 from grace_dl.errors import ConfigError, StateError
 from grace_dl.integrations.momentum_adam import MomentumAdam, Step
-
-LR, DECAY = 0.01, 0.1
-LONGEST = (1 - 0.9) / (1 - 0.999) ** 0.5
-"""The longest step of Adam, over its rate."""
-
-
-def network(seed: int = 0) -> nn.Sequential:
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(12, 128), nn.Tanh(), nn.Linear(128, 16), nn.Tanh(), nn.Linear(16, 1))
-
-
-def backward(model: nn.Module, rank: int, step: int) -> None:
-    generator = torch.Generator().manual_seed(100 * step + rank)
-    x = torch.randn(8, 12, generator=generator)
-    model.zero_grad()
-    nn.functional.mse_loss(model(x), x[:, :1] - x[:, 1:2]).backward()
-
-
-def flat(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-
-
-def onebit(model: nn.Module, warmup: int = 4, **settings: Any) -> grace.OneBitAdam:
-    return grace.OneBitAdam(model.named_parameters(), lr=LR, weight_decay=DECAY, warmup=warmup, **settings)
-
-
-def zeroone(model: nn.Module, **settings: Any) -> grace.ZeroOneAdam:
-    chosen = {"warmup": 6, "variance_updates": 2, "local_steps": 4, "longest": 4, **settings}
-    return grace.ZeroOneAdam(model.named_parameters(), lr=LR, weight_decay=DECAY, **chosen)
-
-
-MAKERS: dict[str, Any] = {"onebit": onebit, "zeroone": zeroone}
-
-
-def train(optimizer: MomentumAdam, model: nn.Module, rank: int, first: int, last: int) -> None:
-    for step in range(first, last):
-        backward(model, rank, step)
-        optimizer.step()
-
-
-def same_on_all_ranks(answers: list[Tensor]) -> bool:
-    return all(bits_equal(answers[0], other) for other in answers[1:])
-
+from methods.momentum_training import (
+    DECAY,
+    LONGEST,
+    LR,
+    MAKERS,
+    backward,
+    flat,
+    network,
+    onebit,
+    same_on_all_ranks,
+    train,
+    zeroone,
+)
 
 # What is computed ---------------------------------------------------------------------------------------------
 
@@ -157,145 +125,6 @@ def test_errors_are_fed_back_on_both_sides():
             moved = second - server
             assert torch.allclose(before - model.weight, LR / (1 - 0.9 ** (step + 1)) * moved, atol=1e-6)
             momentum = moved * scale
-
-
-# Replicas, state ----------------------------------------------------------------------------------------------
-
-
-def resuming(rank: int, world: int, which: str) -> Tensor:
-    model = network()
-    optimizer = MAKERS[which](model)
-    train(optimizer, model, rank, 0, 15)  # 0/1 Adam: within a round
-    file = io.BytesIO()
-    torch.save([model.state_dict(), optimizer.state_dict()], file)
-    file.seek(0)
-    weights, state = torch.load(file, weights_only=True)
-    train(optimizer, model, rank, 15, 22)
-    other = network(7)
-    again = MAKERS[which](other)
-    train(again, other, rank, 0, 2)
-    again.load_state_dict(state)
-    other.load_state_dict(weights)
-    train(again, other, rank, 15, 22)
-    assert bits_equal(flat(model), flat(other))
-    for one in (optimizer, again):
-        if isinstance(one, grace.ZeroOneAdam):
-            one.synchronize()
-            one.synchronize()
-    assert bits_equal(flat(model), flat(other))
-    with pytest.raises(StateError, match="rank"):
-        again.load_state_dict({**state, "grace": {**state["grace"], "rank": rank + 1}})
-    return flat(model)
-
-
-@pytest.mark.parametrize("which, world", [("onebit", 3), ("zeroone", 2), ("zeroone", 3)])
-def test_replicas_are_identical_and_resume_exactly(launch, which, world):
-    assert same_on_all_ranks(launch(resuming, world, which))
-
-
-def skipping(rank: int, world: int, which: str, step: int) -> Tensor:
-    model = network()
-    optimizer = MAKERS[which](model)
-    train(optimizer, model, rank, 0, step)
-    before = copy.deepcopy(optimizer.state_dict()["state"]), flat(model)
-    backward(model, rank, step)
-    if rank == world - 1:
-        next(model.parameters()).grad[0, 0] = float("inf")  # type: ignore[index]
-    kind = optimizer._kind(step)
-    optimizer.step()
-    assert optimizer.grace.stats().skipped == (rank == world - 1 or kind is not Step.LOCAL)
-    if kind is not Step.LOCAL:
-        assert bits_equal(before[1], flat(model))
-        for old, new in zip(before[0].values(), optimizer.state_dict()["state"].values()):
-            assert old.keys() == new.keys() and old["step"] == new["step"]
-            assert bits_equal(old["exp_avg"], new["exp_avg"])
-    train(optimizer, model, rank, step + 1, step + 8)
-    if isinstance(optimizer, grace.ZeroOneAdam):
-        optimizer.synchronize()
-    assert flat(model).isfinite().all()
-    return flat(model)
-
-
-@pytest.mark.parametrize("which, step", [("onebit", 2), ("onebit", 6), ("zeroone", 3), ("zeroone", 10)])
-def test_no_rank_steps_with_a_gradient_that_is_not_finite(launch, which, step):
-    assert same_on_all_ranks(launch(skipping, 2, which, step))
-
-
-def partly_used(rank: int, world: int) -> Tensor:
-    """A layer that one rank uses now and then, one that none uses, one that is added late."""
-    model: Any = nn.ModuleDict({name: nn.Linear(40, 40) for name in ("always", "sometimes", "never")})
-    optimizer = zeroone(model)
-    never = model["never"].weight.detach().clone()
-    late = nn.Linear(40, 40)
-    for step in range(24):
-        if step == 12:
-            optimizer.add_param_group({"params": list(late.parameters()), "lr": 0.1})
-        optimizer.zero_grad()
-        x = torch.full((1, 40), 0.1 * (step + rank + 1))
-        y = model["always"](x)
-        if rank == 0 and step % 3 == 0:
-            y = model["sometimes"](y)
-        (y if step < 12 else late(y)).square().sum().backward()
-        optimizer.step()
-    optimizer.synchronize()
-    assert bits_equal(model["never"].weight, never)
-    assert optimizer.state[late.weight]["updates"] == 4  # a warm-up of its own
-    assert optimizer.state[model["sometimes"].weight]["updates"] >= 2
-    return torch.cat([flat(model), flat(late)])
-
-
-def test_unused_and_late_parameters(launch):
-    assert same_on_all_ranks(launch(partly_used, 2))
-
-
-def shrinking(rank: int, world: int, states: list[Any]) -> Tensor:
-    model = network()
-    optimizer = zeroone(model)
-    optimizer.load_state_dict([state for _, state in states])
-    model.load_state_dict(states[0][0])
-    train(optimizer, model, rank, 13, 21)
-    optimizer.synchronize()
-    return flat(model)
-
-
-def saving(rank: int, world: int) -> tuple[Any, Any]:
-    model = network()
-    optimizer = zeroone(model)
-    train(optimizer, model, rank, 0, 13)
-    with pytest.raises(StateError, match=r"synchronize\(\)"):
-        optimizer.load_state_dict([optimizer.state_dict()] * world)
-    optimizer.synchronize()
-    return model.state_dict(), optimizer.state_dict()
-
-
-def test_another_number_of_ranks(launch):
-    states = launch(saving, 3)
-    assert same_on_all_ranks(launch(shrinking, 2, states))
-
-
-def scaling(rank: int, world: int) -> Tensor:
-    """A scaler that finds infinity on one rank does not keep that rank from the exchange."""
-    model, other = network(), network()
-    optimizer, plain = onebit(model), onebit(other)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)  # type: ignore[attr-defined]
-    for step in range(7):
-        backward(model, rank, step)
-        for p in model.parameters():
-            p.grad.mul_(scaler.get_scale())  # type: ignore[union-attr]
-        if step == 5 and rank == 0:
-            next(model.parameters()).grad.fill_(float("inf"))  # type: ignore[union-attr]
-        scaler.scale(torch.zeros(()))  # the scaler must have been used
-        scaler.step(optimizer)
-        scaler.update()
-        if step != 5:
-            train(plain, other, rank, step, step + 1)
-    assert optimizer.grace.stats().skipped == 1
-    assert torch.allclose(flat(model), flat(other), atol=1e-5)
-    return flat(model)
-
-
-def test_a_scaler(launch):
-    assert same_on_all_ranks(launch(scaling, 2))
 
 
 # What the papers claim, on handwritten digits -----------------------------------------------------------------

@@ -15,6 +15,7 @@ from grace_dl.memory.base import NotFinite, Pending
 from grace_dl.memory.dgc import DgcMemory
 from grace_dl.methods.dgc import DgcCompressor
 from grace_dl.methods.topk import TopKCompressor
+from grace_dl.transport.local import LocalTransport
 from values import not_none
 
 
@@ -265,7 +266,7 @@ def test_an_interrupt_in_the_midst_of_a_pass_leaves_the_state():
 def test_an_interrupt_while_a_bucket_is_entered_leaves_the_state(monkeypatch):
     memory, compressor, grads = warm()
     before = memory.state_dict()
-    transaction = BucketTransaction()
+    transaction = BucketTransaction(LocalTransport())
     enter = transaction._enter
 
     def up_to_the_second(place, *arguments):

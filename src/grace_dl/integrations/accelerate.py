@@ -10,8 +10,13 @@ from .. import checkpoints
 from ..algebra.base import Method
 from ..algebra.text import CarriesMethod
 from ..handle import Handle
-from .prepared import attach_prepared
+from .prepared import attach_prepared, missing
 from .rank_state import load_state
+
+try:
+    import accelerate as _accelerate  # noqa: F401
+except ImportError as _error:
+    raise missing("Accelerate", "accelerate", _error) from _error
 
 
 def attach(accelerator: Any, model: torch.nn.Module, method: Method | str | CarriesMethod) -> Handle:

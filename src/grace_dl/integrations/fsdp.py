@@ -27,7 +27,7 @@ from ..pipeline.driver import StepDriver
 from ..session import Session
 from ..telemetry import Stats
 from ..transport.torch_dist import TorchTransport
-from .backward import BackwardPass
+from .backward import FAILED, BackwardPass
 from .fsdp_groups import Group, Parameter, find_groups, is_sharded
 
 __all__ = ["NO_REPLICAS", "FSDPHandle", "is_sharded"]
@@ -163,8 +163,8 @@ class FSDPHandle(Handle):
         try:
             sent = self._prepared(group, gradients)
             driver.launch(Bucket(("fsdp", group.index), sent.segments))
-        except BaseException:
-            driver.discard()
+        except BaseException as error:
+            driver.discard(error)
             self._forget()
             raise
         self._sent.append(sent)
@@ -196,8 +196,8 @@ class FSDPHandle(Handle):
             for sent in self._sent:
                 for segment, parameter in zip(sent.segments, sent.parameters):
                     parameter.add_gradient(segment.flat, sent.factor)
-        except BaseException:
-            driver.discard()
+        except BaseException as error:
+            driver.discard(error)
             raise
         finally:
             self._forget()
@@ -230,14 +230,14 @@ class FSDPHandle(Handle):
                 if segments:
                     driver.launch(Bucket(("fsdp", sent.group.index), segments))
             driver.finish()
-        except BaseException:
-            driver.discard()
+        except BaseException as error:
+            driver.discard(error)
             raise
 
     def _take_back(self) -> None:
         """Abort the step in progress, if any: its backward pass has raised."""
         if self._driver is not None:
-            self._driver.abandon()
+            self._driver.abandon(FAILED)
         self._forget()
 
     def _forget(self) -> None:

@@ -26,6 +26,12 @@ def is_sharded(model: Any) -> bool:
 def find_groups(model: nn.Module) -> list[Group]:
     """The parameter groups of a sharded model; raises if they cannot be compressed together."""
     names = {module: name for name, module in model.named_modules()}
+    for module, name in names.items():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            raise UnsupportedError(
+                f"the gradient of {f'{name}.weight'.lstrip('.')!r} is sparse, which FSDP2 cannot reduce; build the layer with "
+                "sparse=False."
+            )
     groups: list[Group] = []
     for state in _states(model):
         found = state._fsdp_param_groups

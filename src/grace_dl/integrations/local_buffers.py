@@ -25,14 +25,14 @@ class LocalBuffers:
             kept.copy_(buffer)
 
     def average(self) -> None:
-        """Average over ranks; all ranks call it."""
+        """Average over ranks; all ranks call it. If a value is not finite on some rank, all take those of the last exchange."""
         if self._session is None:
             return
-        _, averaged = average(
+        finite, averaged = average(
             self._session, "buffers", {f"buffer.{place}": buffer for place, buffer in enumerate(self.live)}
         )
         for place, buffer in enumerate(self.live):
-            buffer.copy_(averaged[f"buffer.{place}"].view)
+            buffer.copy_(averaged[f"buffer.{place}"].view if finite else self.anchor[place])
         self.keep()
 
     @property

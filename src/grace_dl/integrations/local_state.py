@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..digest import digest
 from ..errors import StateError
+from ..saved_state import damaged
 
 _FIELDS = ("steps", "every", "fragments", "anchor", "buffers", "outer", "arrived")
 
@@ -44,6 +47,56 @@ def checked(state: Any, mine: Expected) -> Mapping[str, Any]:
             f"the saved state is of another model: {', '.join(differing[:3])} differ; load it into the same model."
         )
     return local
+
+
+class Copies(NamedTuple):
+    """Copies of saved tensors, with the dtypes and devices that they have here."""
+
+    steps: int
+    anchor: dict[str, Tensor]
+    buffers: list[Tensor]
+    arrived: dict[str, Any] | None
+    """An exchange that was not yet applied: its fields, and its results."""
+
+
+def copied(
+    local: Mapping[str, Any],
+    mine: Expected,
+    parameters: Mapping[str, Tensor],
+    fragments: Sequence[Sequence[str]],
+) -> Copies:
+    """What to load from the `checked` part of a saved state; raises if it is damaged. Changes nothing."""
+    try:
+        arrived = None if local["arrived"] is None else dict(local["arrived"])
+        if arrived is not None:
+            names, results = fragments[arrived["fragment"]], arrived["results"]
+            arrived = {field: arrived[field] for field in ("fragment", "due", "averaged", "finite")}
+            arrived["results"] = {name: _like(parameters[name], results[name]) for name in names}
+        return Copies(
+            int(local["steps"]),
+            {name: _like(kept, local["anchor"][name]) for name, kept in mine.anchor.items()},
+            [_like(kept, saved) for kept, saved in zip(mine.buffers, local["buffers"])],
+            arrived,
+        )
+    except (AttributeError, TypeError, ValueError, KeyError, IndexError, RuntimeError) as error:
+        raise damaged(error) from error
+
+
+def _like(mine: Tensor, saved: Tensor) -> Tensor:
+    return torch.empty_like(mine).copy_(saved)
+
+
+def load_outer(outer: torch.optim.Optimizer | None, saved: Any) -> None:
+    """Load the state of the outer optimizer, which then shares no memory with what was saved."""
+    if outer is None:
+        return
+    try:
+        outer.load_state_dict(copy.deepcopy(saved))
+    except Exception as error:
+        raise StateError(
+            f"the outer optimizer cannot load its part of the saved state: {error}; give `outer` the class and the parameter "
+            "groups that it had when the state was saved."
+        ) from error
 
 
 def _shapes(anchor: Mapping[str, Any], buffers: Sequence[Any]) -> dict[str, tuple[int, ...]]:

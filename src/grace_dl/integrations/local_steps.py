@@ -7,6 +7,7 @@ take turns, and a result may arrive some steps late (Streaming DiLoCo, arXiv:250
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from ..errors import ConfigError
 from ..handle import Handle
 from ..pipeline.bucket import Bucket, packed
 from ..pipeline.driver import StepDriver
+from ..saved_state import listed
 from ..session import Session
 from ..telemetry import Stats
 from . import local_state
@@ -42,6 +44,7 @@ from .local_parameters import (
     trainable,
     transport_of,
 )
+from .optimizer_state import restored_on_error
 
 
 @dataclass(slots=True)
@@ -201,8 +204,8 @@ class LocalSteps(Handle):
         try:
             for bucket in buckets:
                 driver.launch(bucket)
-        except BaseException:
-            driver.discard()
+        except BaseException as error:
+            driver.discard(error)
             raise
         self._exchange = _Exchange(fragment, self._steps + delay, buckets, averaged, driver)
 
@@ -214,8 +217,8 @@ class LocalSteps(Handle):
         driver, exchange.driver = exchange.driver, None
         try:
             exchange.finite = driver.finish()
-        except BaseException:
-            driver.discard()
+        except BaseException as error:
+            driver.discard(error)
             self._exchange = None
             raise
         exchange.results = {s.name: s.view for bucket in exchange.buckets for s in bucket.segments}
@@ -340,6 +343,8 @@ class LocalSteps(Handle):
         exchange = self._exchange
         local = {
             **self.common_state,
+            # Copies: the digest would not match once training has changed the originals.
+            "outer": None if self._outer is None else copy.deepcopy(self._outer.state_dict()),
             "every": self.every,
             "fragments": len(self._fragments),
             "anchor": {name: kept.clone() for name, kept in self._anchor.items()},
@@ -357,39 +362,23 @@ class LocalSteps(Handle):
         return digest.sealed({**state, "local": local})
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Restore a `state_dict`; load the model's parameters of the same step as well.
+        """Restore a `state_dict`, or raise without a change; load the model's parameters of the same step as well.
 
         A list of the states of all ranks is converted to a different number of ranks. States of ranks that are gone may be
         missing: their residuals are lost, and those of the others keep their weight in the average. The anchor is the same in
         all states, so ranks agree again at the next exchange whatever local parameters they continue from.
         """
-        states = list(state) if isinstance(state, (list, tuple)) else [state]
         mine = local_state.Expected(
             self.every, len(self._fragments), self._outer is not None, self._anchor, self._buffers.anchor
         )
-        found = [local_state.checked(each, mine) for each in states]
+        found = [local_state.checked(each, mine) for each in listed(state)]
         local_state.check_common(found)
+        shards = {name: shard(parameter) for name, parameter in self._parameters.items()}
+        copies = local_state.copied(found[0], mine, shards, self._fragments)
         self._check_idle("load")
-        self.session.load_state_dict(state, self._parameters, partial=True)
-        self._load_local(found[0])
-
-    def _load_local(self, local: Any) -> None:
-        if self._outer is not None:
-            self._outer.load_state_dict(local["outer"])
-        self._steps = int(local["steps"])
-        for name, kept in local["anchor"].items():
-            self._anchor[name].copy_(kept)
-        for mine, kept in zip(self._buffers.anchor, local["buffers"]):
-            mine.copy_(kept)
-        arrived = local["arrived"]
-        self._exchange = None
-        if arrived is not None:
-            results = {n: r.to(shard(self._parameters[n]).device) for n, r in arrived["results"].items()}
-            self._exchange = _Exchange(
-                arrived["fragment"],
-                arrived["due"],
-                [],
-                arrived["averaged"],
-                finite=arrived["finite"],
-                results=results,
-            )
+        with restored_on_error(self._outer):
+            local_state.load_outer(self._outer, found[0]["outer"])
+            self.session.load_state_dict(state, self._parameters, partial=True)
+        # Nothing from here on can fail.
+        self._steps, self._anchor, self._buffers.anchor = copies.steps, copies.anchor, copies.buffers
+        self._exchange = None if copies.arrived is None else _Exchange(**copies.arrived, buckets=[])

@@ -28,6 +28,7 @@ from ..errors import ConfigError, StateError
 from ..handle import Handle
 from ..names import canonical_names
 from ..pipeline.bucket import Segment, check
+from ..saved_state import listed
 from ..session import Session
 from ..settings import number
 from ..telemetry import Stats
@@ -36,6 +37,7 @@ from ..transport.local import LocalTransport
 from .exchange import average, broadcast
 from .local_parameters import transport_of
 from .optimizer import attached, warn_of_ddp
+from .optimizer_state import restored_on_error
 
 Params = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 """Parameters as optimizers take them, with or without names; groups may have settings of their own."""
@@ -281,22 +283,29 @@ class MomentumAdam(torch.optim.Optimizer):
         """Restore the `state_dict` of this rank, also within a round of local steps.
 
         Pass a list with those of all ranks to continue on a different number of ranks; call `synchronize` before saving them.
+        If it cannot be loaded, nothing changes.
         """
-        several = isinstance(state_dict, (list, tuple))
-        states: list[Any] = list(state_dict) if several else [state_dict]
-        if not states or any(not isinstance(s, Mapping) or not s.get("grace") for s in states):
-            raise StateError(
-                f"this is no state of {type(self).__name__}: it has no field 'grace'; pass what its state_dict() returned."
-            )
+        states = listed(state_dict)
+        several = states[0] is not state_dict
+        for state in states:
+            fields = state if isinstance(state, Mapping) else {}
+            missing = [field for field in ("grace", "state", "param_groups") if fields.get(field) is None]
+            if missing:
+                raise StateError(
+                    f"this is no state of {type(self).__name__}: it has no field {missing[0]!r}; pass what its state_dict() "
+                    "returned."
+                )
         if several and any("rate" in slots for s in states for slots in s["state"].values()):
             raise StateError(
                 "these states were saved within a round of local steps, in which ranks differ; call synchronize() before "
                 "saving, or load on as many ranks as before, each its own state."
             )
         saved = [state["grace"] for state in states] if several else states[0]["grace"]
-        self.grace.session.fitting(saved, self.grace._parameter_names())  # raises before anything changes
-        super().load_state_dict({key: value for key, value in states[0].items() if key != "grace"})
-        self.grace.load_state_dict(saved)
+        # The error for another model or rank is clearer here.
+        self.grace.session.fitting(saved, self.grace._parameter_names())
+        with restored_on_error(self):
+            super().load_state_dict({key: value for key, value in states[0].items() if key != "grace"})
+            self.grace.load_state_dict(saved)
 
 
 def _take_gradient(part: _Part, mean: Segment) -> None:

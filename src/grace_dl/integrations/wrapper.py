@@ -13,6 +13,7 @@ from .. import saved_state
 from ..errors import ConfigError
 from .checkpoint import without_residuals
 from .optimizer import OptimizerHandle
+from .optimizer_state import restored_on_error
 
 
 def distributed(
@@ -91,17 +92,18 @@ class Distributed(torch.optim.Optimizer):
         )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore `state_dict`. Residuals of another rank are dropped, with a warning."""
+        """Restore `state_dict`; if it cannot be loaded, nothing changes. Residuals of another rank are dropped, with a warning."""
         own = {key: value for key, value in state_dict.items() if key != "grace"}
         if self.grace is None or state_dict.get("grace") is None:
             super().load_state_dict(own)
             return
-        self.grace.reducer.give_up()
         saved = _fitting(self.grace, state_dict["grace"])
-        # Check both before changing either.
+        # A step in progress is given up only for a state that fits.
         self.grace.session.fitting(saved, self.grace._parameter_names())
-        super().load_state_dict(own)
-        self.grace.load_state_dict(saved)
+        self.grace.reducer.give_up()
+        with restored_on_error(self):
+            super().load_state_dict(own)
+            self.grace.load_state_dict(saved)
 
 
 def _step(self: Distributed, closure: Callable[[], Any] | None = None) -> Any:
