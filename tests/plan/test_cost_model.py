@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ from grace_dl.pipeline.request import Gather, Sum, Swap
 from grace_dl.plan.cluster import Cluster, Link
 from grace_dl.plan.codec_timing import codec_costs, measure
 from grace_dl.plan.codecs import CodecCost, Line, fit
-from grace_dl.plan.network import collective_seconds
+from grace_dl.plan.network import collective_load, collective_seconds
 from grace_dl.plan.predict import Planned, Planner, parts_of
 from grace_dl.plan.probe import probe
 from grace_dl.plan.profile import Parameter, Profile
@@ -294,3 +296,54 @@ def test_a_sweep_covers_workers_and_rates_and_ends_with_a_verdict() -> None:
     assert verdict(found).startswith(f"Use {found.ranked[0].prediction.method}")
     nothing = sweep(planner, methods, replace(cluster, outer=Link(1e15, 0.0)), workers=(2,), rates=(1e9,))
     assert verdict(nothing).startswith("Use plain DDP")
+
+
+def test_a_collective_that_needs_the_cores_of_the_backward_pass_hides_nothing() -> None:
+    buckets = [BucketCost(0.2, [Round(0.1, 0.5, load=1.0)]), BucketCost(1.0, [], decode=0.2)]
+    step = simulate(1.0, buckets)
+    assert step.seconds == pytest.approx(1.0 + 0.1 + 0.5 + 0.2)
+    assert step.waiting == pytest.approx(0.5)
+    backward = [span for span in step.spans if span.what == "backward"]
+    assert [(span.start, span.end) for span in backward] == [
+        (0.0, 0.2),
+        (pytest.approx(0.3), pytest.approx(1.6)),
+    ]
+
+
+def test_a_collective_with_a_load_takes_its_share_of_the_work_beside_it() -> None:
+    quarter = [Round(0.0, 0.4, load=0.25)]
+    assert simulate(1.0, [BucketCost(0.2, quarter)]).seconds == pytest.approx(1.1)
+    # Waiting costs nothing more, and two collectives take their shares one after the other.
+    assert simulate(0.2, [BucketCost(0.2, quarter)]).seconds == pytest.approx(0.6)
+    assert simulate(2.0, [BucketCost(0.0, quarter), BucketCost(0.1, quarter)]).seconds == pytest.approx(2.2)
+
+
+def test_links_slower_than_their_processing_leave_most_of_the_backward_pass_alone() -> None:
+    fast = Link(8e9, 0.0, goodput=1.0)
+    processing = fast.seconds_per_byte
+    for bits, load in ((8e9, 1.0), (8e8, 0.1)):
+        cluster = Cluster(2, 1, replace(fast, bits=bits, processing=processing))
+        request = Sum(blank(1_000_000))
+        seconds = collective_seconds(request, cluster)
+        assert collective_load(request, cluster, seconds) == pytest.approx(load)
+
+
+def test_large_models_are_planned_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buckets of the same layout are laid out once, and a timeline takes time in proportion to its buckets."""
+    laid_out: list[int] = []
+    real = Planner._routes
+
+    def routes(planner: Planner, method: Method, built: Any, place: int) -> Any:
+        laid_out.append(place)
+        return real(planner, method, built, place)
+
+    monkeypatch.setattr(Planner, "_routes", routes)
+    method = grace.int8()
+    costs = dict.fromkeys(method.parts(), CodecCost(Line(element=1e-9), Line(element=1e-9)))
+    planner = Planner(Profile.from_figures(parameters=7e9, backward=1.0), costs)
+    step = planner.predict(method, Cluster.parse("1250x8@25gbit"))
+    assert len(laid_out) <= 3
+    assert step.leaving_bytes == pytest.approx(2 * 7e9, rel=0.1)
+    start = time.process_time()
+    simulate(1.0, [BucketCost(i / 3000, [Round(1e-4, 1e-3)], 1e-4) for i in range(3000)])
+    assert time.process_time() - start < 0.5

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from grace_dl.bench.plan_check import Comparison, Links
 from grace_dl.bench.plan_validation import COLUMNS, Measurements, exchange_factor, rank_correlation
+from grace_dl.bench.virtual_hosts import UNLIMITED_BITS
+from grace_dl.cli import plan_checks
 from grace_dl.cli.main import main
 from grace_dl.plan.confidence import LARGE_ERROR, TYPICAL_ERROR
 
@@ -78,12 +84,28 @@ def test_the_command_shows_and_saves_the_errors(tmp_path: Path, capsys: pytest.C
     assert len(json.loads(out.read_text())["records"]) == 3
 
 
+def published(root: Path, name: str) -> list[dict[str, Any]]:
+    return json.loads((root / "benchmarks" / name).read_text())["records"]
+
+
+def errors(records: list[dict[str, Any]]) -> list[float]:
+    return sorted(abs(r["predicted"] / r["measured"] - 1) for r in records)
+
+
+def test_errors_on_links_are_those_that_verdicts_state(root: Path) -> None:
+    records = published(root, "plan-links.json")
+    found = errors(records)
+    assert found[len(found) // 2] <= TYPICAL_ERROR
+    assert found[int(0.9 * len(found))] <= LARGE_ERROR
+    assert {r["model"] for r in records} == {"transformer", "cnn"}
+
+
 def test_the_published_validation_keeps_its_promises(root: Path) -> None:
-    content = json.loads((root / "benchmarks" / "plan-public.json").read_text())
-    fitted = sorted(abs(r["predicted"] / r["measured"] - 1) for r in content["records"] if r["fitted"])
+    records = published(root, "plan-public.json")
+    fitted = errors([r for r in records if r["fitted"]])
     assert fitted[len(fitted) // 2] <= TYPICAL_ERROR
     assert fitted[int(0.9 * len(fitted))] <= LARGE_ERROR + 0.005
-    assert {r["model"] for r in content["records"]} == {
+    assert {r["model"] for r in records} == {
         "LSTM",
         "densenet40_k12",
         "ncf",
@@ -127,3 +149,62 @@ def test_measured_links_are_predicted(tmp_path: Path, root: Path, capsys: pytest
     assert main(["plan", "--check", str(out)]) == 2
     assert "--check takes those of `grace bench link`" in capsys.readouterr().err
     assert main(["plan", "--check", str(tmp_path / "none.json")]) == 2
+
+
+def test_links_are_those_that_a_probe_found_and_share_the_cores_of_the_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def record(workers: int, bits: float, reached: float) -> dict[str, Any]:
+        return {"workers": workers, "bits": bits, "link": {"bits": reached, "latency": 1e-4}}
+
+    records = [record(2, 1e9, 0.9e9), record(2, UNLIMITED_BITS, 16e9), record(4, UNLIMITED_BITS, 8e9)]
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    found = [Links(records).of(each) for each in records]
+    assert [(link.bits, link.latency) for link in found] == [(0.9e9, 1e-4), (16e9, 1e-4), (8e9, 1e-4)]
+    assert [link.processing for link in found] == [8 / 16e9, 8 / 16e9, 8 / 8e9]
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert Links(records).of(records[0]).processing == 0
+
+
+@pytest.mark.parametrize(
+    "settings, method, message",
+    [
+        ({"per_host": 2}, "int8", "measured with 2 workers on a host"),
+        ({"threads": 4}, "int8", "measured with 4 threads a worker"),
+        ({}, "ddp-fp16", "no step that can be predicted"),
+    ],
+)
+def test_results_that_cannot_be_predicted_are_rejected(
+    settings: dict[str, int],
+    method: str,
+    message: str,
+    tmp_path: Path,
+    root: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    content = json.loads((root / "benchmarks" / "link-cnn.json").read_text())
+    content["settings"] |= settings
+    content["records"] = [{**content["records"][0], "method": method}]
+    path = tmp_path / "link.json"
+    path.write_text(json.dumps(content))
+    assert main(["plan", "--check", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert message in error and str(path) in error and error.count("\n") == 1
+    assert main(["plan", "--check", str(path), "--validate", str(path)]) == 2
+    assert "one after the other" in capsys.readouterr().err
+
+
+def test_codecs_are_measured_again_on_request(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, root: Path
+) -> None:
+    asked: list[bool] = []
+
+    def measured(files: list[Path], on_stage: Callable[[str], None], *, fresh: bool) -> list[Comparison]:
+        asked.append(fresh)
+        return [Comparison("cnn", 2, "1gbit", "int8", 1.0, 1.0)]
+
+    monkeypatch.setattr(plan_checks, "compare", measured)
+    for more in ([], ["--fresh"]):
+        out = str(tmp_path / "check.json")
+        assert main(["plan", "--check", str(root / "benchmarks" / "link-cnn.json"), "--out", out, *more]) == 0
+    assert asked == [False, True]

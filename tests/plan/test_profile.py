@@ -125,3 +125,22 @@ def test_damaged_profiles_are_rejected(change: dict[str, object], message: str, 
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(ConfigError, match=message):
         Profile.load(path)
+
+
+def test_a_model_that_is_not_trained_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    recorder = grace.profile(net(), path, steps=2)
+    with pytest.warns(UserWarning, match="give profile\\(\\) the model that is trained") as warned:
+        train(net(), 3 * (2 + WARM_UP))
+    assert len(warned) == 1 and "5 optimizer steps have passed" in str(warned[0].message)
+    assert recorder.profile is None and not path.exists()
+    recorder.close()
+
+
+def test_a_second_model_does_not_disturb_a_profile(recwarn: pytest.WarningsRecorder) -> None:
+    first, second = net(), net()
+    recorder = grace.profile(first, None, steps=2)
+    for _ in range(2 + WARM_UP):
+        train(first, 1)
+        train(second, 3)
+    assert recorder.profile is not None and not recwarn.list

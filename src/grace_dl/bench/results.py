@@ -22,17 +22,10 @@ from .. import __version__, kernels
 from ..errors import ConfigError, GraceError
 from ..formatting import size
 from ..output_files import check_writable, write_text
+from ..workers import memory_bytes
 from .selection import BASELINES, DDP, FSDP, LOCAL
 
 SCHEMA = 2
-
-
-def memory_bytes() -> int:
-    """The memory of this machine; 0 where the system does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError):
-        return 0
 
 
 def check_elements(option: str, elements: int, copies: int) -> None:

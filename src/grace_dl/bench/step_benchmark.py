@@ -195,7 +195,7 @@ def _measure(
             if not console.is_terminal:  # a log shows no bar until the end
                 console.print(f"{setting}: {label}, {1e3 * value['seconds']:.1f} ms", soft_wrap=True)
 
-        measured = (missing, plan.rounds, plan.threads)
+        measured = (missing, plan.rounds, plan.threads, place is not None)
         if names:
             work = (asdict(setting.workload), *measured)
             remote_hosts.run_on_hosts(

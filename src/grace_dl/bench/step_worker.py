@@ -25,6 +25,7 @@ from ..algebra.text import parse_rule
 from ..handle import Handle
 from ..integrations.attach import attach
 from ..integrations.local_steps import LocalSteps
+from ..plan.probe import probe
 from ..telemetry import Stats
 from ..workers import Emit
 from .selection import BASELINES, DDP, DDP_FP16, FSDP, HSDP, LOCAL
@@ -164,10 +165,19 @@ def worker(
     candidates: list[Candidate],
     rounds: int,
     threads: int = 1,
+    probing: bool = False,
     budget: float = 20.0,
 ) -> list[dict[str, Any]]:
-    """Measure candidates one after another on one rank; emits ("step", text) and ("record", record) events."""
+    """Measure candidates one after another on one rank; emits ("step", text) and ("record", record) events.
+
+    `probing`: measure the link as well; every record has what was found.
+    """
     torch.set_num_threads(threads)
+    facts: dict[str, Any] = {}
+    if probing:
+        emit(("step", "measuring the link"))
+        link = probe()
+        facts["link"] = {"bits": link.bits, "latency": link.latency}
     batch = workload.batch(torch.Generator().manual_seed(rank))
 
     def warmed_up(candidate: Candidate) -> tuple[Trainee, float]:
@@ -206,7 +216,7 @@ def worker(
                 for count in range(first, first + trainee.period):
                     each.step(batch, keep=True)
                     emit(("step", f"{candidate.method}, {count + 1} of {turns}"))
-        records.append(_record(candidate, trainee, beside, before, turns))
+        records.append({**_record(candidate, trainee, beside, before, turns), **facts})
         emit(("record", records[-1]))
         del trainee
         gc.collect()

@@ -24,6 +24,8 @@ from ..formatting import parse_rate
 
 LOOPBACK = "loopback"
 """The rate that stands for no link at all: workers on this machine."""
+MOST = 254
+"""Hosts that have an address in one network."""
 INTERFACE = "grace0"
 UNSHARE = ("unshare", "--user", "--map-root-user", "--mount")
 """Starts a command as root of a new user namespace."""
@@ -104,6 +106,8 @@ class Hosts(AbstractContextManager[Callable[[int], str]]):
     """
 
     def __init__(self, count: int, rate: str, per_host: int = 1) -> None:
+        if count > MOST:
+            raise ConfigError(f"{count} hosts joined by links are too many; at most {MOST} can be made.")
         check_able("`grace bench step` needs none")
         if not privileged():
             raise GraceError(

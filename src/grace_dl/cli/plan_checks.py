@@ -61,11 +61,14 @@ def validate(data: Path, out: Path) -> None:
     console.print(f"Results: {out.resolve()}", soft_wrap=True)
 
 
-def check(files: list[Path], out: Path) -> None:
-    """Compare predictions with steps measured by `grace bench link`, and show and save the ratios."""
+def check(files: list[Path], out: Path, fresh: bool = False) -> None:
+    """Compare predictions with steps measured by `grace bench link`, and show and save the ratios.
+
+    `fresh`: measure codecs again instead of using cached costs.
+    """
     console = output()
     with console.status("reading") as status:
-        found = compare(files, status.update)
+        found = compare(files, status.update, fresh=fresh)
     settings = list(dict.fromkeys((c.model, c.workers, c.rate) for c in found))
     ratios = {(c.model, c.workers, c.rate, c.method): c.ratio for c in found}
     for model in dict.fromkeys(model for model, _, _ in settings):

@@ -42,6 +42,8 @@ class Link:
     latency: float
     """α: seconds a message takes regardless of its size."""
     goodput: float = GOODPUT
+    processing: float = 0.0
+    """Seconds of computing that a byte costs a worker whose cores all compute: sockets need them, too. 0: cores are spare."""
 
     @property
     def seconds_per_byte(self) -> float:

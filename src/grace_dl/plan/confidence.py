@@ -1,11 +1,11 @@
 """How far predictions were off where they could be checked; `docs/planning.md` has the tables.
 
-Provisional: 416 recorded steps of `grace bench link`, predicted with codecs and profiles that were measured on a busy machine.
+255 steps of `grace bench link`, none of which was used for fitting (benchmarks/plan-links.json).
 """
 
 from __future__ import annotations
 
-TYPICAL_ERROR = 0.15
+TYPICAL_ERROR = 0.09
 """Median relative error of predicted step times."""
-LARGE_ERROR = 0.38
+LARGE_ERROR = 0.25
 """Relative error that nine of ten predictions stay within."""

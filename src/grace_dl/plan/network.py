@@ -48,6 +48,12 @@ def node_bytes(kind: Kind, leaving: float, cluster: Cluster) -> float:
     return ranks * leaving * (workers - ranks) / (workers - 1)
 
 
+def collective_load(request: Request, cluster: Cluster, seconds: float) -> float:
+    """Share of its computing that a rank spends on messages while a collective of `seconds` runs."""
+    processing = request.leaving_bytes(cluster.workers) * cluster.outer.processing
+    return min(1.0, processing / seconds) if seconds else 0.0
+
+
 def collective_seconds(request: Request, cluster: Cluster) -> float:
     """Seconds of one collective among all ranks, or in groups at once, with the network otherwise idle."""
     load = 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -16,7 +16,7 @@ from ..pipeline.request import Sum
 from .cluster import Cluster
 from .codecs import FREE, CodecCost
 from .echo import EchoTransport
-from .network import collective_seconds
+from .network import collective_load, collective_seconds
 from .profile import Parameter, Profile
 from .timeline import BucketCost, Round, Timeline, simulate
 
@@ -99,7 +99,13 @@ class Planner:
             else:
                 transport, state = EchoTransport(workers, ranks_per_node), State()
                 built = {part: part.build(transport, state) for part in method.parts()}
-                found = [self._routes(method, built, place) for place in range(len(self._buckets))]
+                alike: dict[Hashable, Routes] = {}
+                found = []
+                for place, bucket in enumerate(self._buckets):
+                    layout = tuple((method.resolve(p.name, SETTLED), p.shape, p.dtype) for p in bucket)
+                    if layout not in alike:
+                        alike[layout] = self._routes(method, built, place)
+                    found.append(alike[layout])
             self._stages[key] = found
         return self._stages[key]
 
@@ -128,7 +134,9 @@ class Planner:
                     if stage.request is None:
                         decode += cost.before(stage)
                     else:
-                        rounds.append(Round(cost.before(stage), collective_seconds(stage.request, cluster)))
+                        wire = collective_seconds(stage.request, cluster)
+                        load = collective_load(stage.request, cluster, wire)
+                        rounds.append(Round(cost.before(stage), wire, load))
             costs.append(BucketCost(bucket[-1].ready, rounds, decode))
         return costs
 

@@ -12,20 +12,24 @@ from ..pipeline.request import Sum
 from .cluster import Link
 from .network import messages
 
-SMALL, LARGE = 256, 4 * 2**20
-"""Elements of the two all-reduces that are timed: latency dominates the first, the rate the second."""
+SMALL, ROUGH, LARGE = 256, 64 * 1024, 4 * 2**20
+"""Elements of the all-reduces that are timed: latency dominates the first, the rate the last."""
 REPEATS = 5
+WANTED = 0.5
+"""Seconds that the last may take; on a slow link it is smaller than `LARGE`, but never smaller than eight times `ROUGH`."""
 
 
 def probe(group: Any = None, device: str = "cpu", *, large: int = LARGE) -> Link:
     """The link between the ranks of a process group, as its all-reduce uses it. All ranks call it, and get the same result.
 
-    `bits` is the rate that payload reaches, so `goodput` is 1. Waits in turns of a second at most on links of 100 Mbit/s.
+    `bits` is the rate that payload reaches, so `goodput` is 1. `large`: the most elements to send at once.
     """
     workers = dist.get_world_size(group)
     if workers == 1:
         return Link(float("inf"), 0.0, goodput=1.0)
-    small, big = (_seconds(count, group, device) for count in (SMALL, large))
+    small, rough = (_seconds(count, group, device) for count in (SMALL, ROUGH))
+    large = min(large, max(8 * ROUGH, int(ROUGH * WANTED / rough)))  # ranks have the same figures
+    big = _seconds(large, group, device)
     steps = messages(Sum, workers, "nccl" if device == "cuda" else "gloo")
     leaving = 2 * 4 * (large - SMALL) * (workers - 1) / workers
     found = torch.tensor(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,8 @@ class Recorder:
         self._samples: list[tuple[float, float, float]] = []
         self._ready_samples: dict[nn.Parameter, list[float]] = {p: [] for p in self._names}
         self._seen = 0
+        self._foreign = 0
+        """Steps of optimizers that have none of the parameters."""
         self._hooks: list[Any] = [
             model.register_forward_pre_hook(self._on_forward),
             model.register_forward_hook(self._on_output),
@@ -103,6 +106,8 @@ class Recorder:
 
     def _on_updated(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         mine = any(p in self._names for group in optimizer.param_groups for p in group["params"])
+        if not mine:
+            self._warn_of_another_model()
         if not mine or not self._ready or self._forward_end is None:
             return
         end = self._clock.mark()
@@ -117,6 +122,15 @@ class Recorder:
         self._ready.clear()
         if self._seen >= self._steps + WARM_UP:
             self._complete()
+
+    def _warn_of_another_model(self) -> None:
+        self._foreign += 1
+        if self._seen == 0 and self._foreign == self._steps + WARM_UP:
+            warnings.warn(
+                f"{self._foreign} optimizer steps have passed, none of which updated a parameter of the {self._label} that "
+                "profile() was given, so no profile is written; give profile() the model that is trained.",
+                stacklevel=2,
+            )
 
     def _complete(self) -> None:
         self.close()

@@ -1,13 +1,15 @@
 """A training step as a timeline: what overlaps with the backward pass, and what shows.
 
 The model follows the driver (`pipeline/driver.py`). One thread runs backward and all codec work: encoding a bucket delays
-the rest of backward. Collectives run beside it, one after another in the order they are issued. A later round of a bucket
+the rest of backward. Collectives run beside it, one after another in the order they are issued; they slow it down if
+they need the same cores. A later round of a bucket
 is issued when a later bucket is launched and finds the previous round complete, or after backward; on devices, where all
 collectives share one order, after backward only. Decoding starts when everything has arrived.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,6 +20,8 @@ class Round(NamedTuple):
 
     work: float
     wire: float
+    load: float = 0.0
+    """Share of the worker's computing that the collective takes while it runs."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Timeline:
 
     @property
     def waiting(self) -> float:
-        """Time in which the rank only waits for the network."""
+        """Time in which the rank only waits for the network, or processes its messages."""
         return max(0.0, self.seconds - self.compute - self.codec)
 
 
@@ -64,18 +68,43 @@ def simulate(backward: float, buckets: Sequence[BucketCost], one_order: bool = F
     >>> step = simulate(1.0, [BucketCost(0.5, [Round(0.1, 0.2)]), BucketCost(1.0, [Round(0.1, 0.3)], decode=0.1)])
     >>> round(step.seconds, 3), round(step.waiting, 3)
     (1.6, 0.3)
+    >>> round(simulate(1.0, [BucketCost(0.5, [Round(0.0, 0.2, load=0.5)])]).seconds, 3)
+    1.1
     """
     spans: list[Span] = []
     done = [0] * len(buckets)  # rounds issued
     arrives = [0.0] * len(buckets)
+    sends: deque[tuple[float, float, float]] = deque()
+    """Start, end and load of the collectives that take a share of computing and have not ended, in order."""
+    complete = 0
+    """Buckets from the first on whose rounds are all issued."""
     now = codec = link_free = wire = elapsed = 0.0
 
+    def busy(what: str, bucket: int, seconds: float) -> None:
+        """Compute for `seconds`, or longer while collectives take their share."""
+        nonlocal now
+        if seconds <= 0:
+            return
+        begun = now
+        while sends and sends[0][1] <= now:
+            sends.popleft()
+        for start, end, load in sends:
+            free = max(0.0, start - now)
+            if seconds <= free:
+                break
+            seconds, now = seconds - free, now + free
+            shared = (end - now) * (1 - load)
+            if seconds <= shared:
+                seconds, now = 0.0, now + seconds / (1 - load)
+                break
+            seconds, now = seconds - shared, end
+        now += seconds
+        spans.append(Span(what, bucket, begun, now))
+
     def work(what: str, bucket: int, seconds: float) -> None:
-        nonlocal now, codec
-        if seconds > 0:
-            spans.append(Span(what, bucket, now, now + seconds))
-            codec += seconds
-            now += seconds
+        nonlocal codec
+        codec += seconds
+        busy(what, bucket, seconds)
 
     def issue(bucket: int) -> None:
         nonlocal link_free, wire
@@ -84,19 +113,21 @@ def simulate(backward: float, buckets: Sequence[BucketCost], one_order: bool = F
         start = max(now, link_free)
         link_free = arrives[bucket] = start + part.wire
         wire += part.wire
+        if part.load > 0:
+            sends.append((start, link_free, part.load))
         if part.wire > 0:
             spans.append(Span("send", bucket, start, link_free))
         done[bucket] += 1
 
     for place, bucket in enumerate(buckets):
         computing = max(0.0, min(bucket.ready, backward) - elapsed)
-        if computing > 0:
-            spans.append(Span("backward", place, now, now + computing))
-        now += computing
+        busy("backward", place, computing)
         elapsed += computing
         if bucket.rounds:
             issue(place)
-        for earlier in range(0 if one_order else place):
+        while complete < place and done[complete] == len(buckets[complete].rounds):
+            complete += 1
+        for earlier in range(complete, complete if one_order else place):
             while done[earlier] < len(buckets[earlier].rounds) and arrives[earlier] <= now:
                 if (
                     earlier
@@ -105,9 +136,7 @@ def simulate(backward: float, buckets: Sequence[BucketCost], one_order: bool = F
                 ):
                     break  # rounds go out in bucket order
                 issue(earlier)
-    if backward > elapsed:
-        spans.append(Span("backward", len(buckets), now, now + backward - elapsed))
-        now += backward - elapsed
+    busy("backward", len(buckets), backward - elapsed)
     while any(done[place] < len(bucket.rounds) for place, bucket in enumerate(buckets)):
         for place, bucket in enumerate(buckets):
             if done[place] < len(bucket.rounds):

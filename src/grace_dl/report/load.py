@@ -58,7 +58,7 @@ _STEP = {
     "parts": PARTS,
     "leaving_bytes": NUMBER,
 }
-_CHECK = {"model": TEXT, "method": TEXT, "predicted": POSITIVE, "measured": POSITIVE}
+_PREDICTED = {"model": TEXT, "method": TEXT, "predicted": POSITIVE, "measured": POSITIVE}
 FIELDS: dict[str, dict[str, Kind]] = {
     "kernels": {
         "method": TEXT,
@@ -104,8 +104,8 @@ FIELDS: dict[str, dict[str, Kind]] = {
         "efficiency": NUMBER,
         "leaving_bytes": NUMBER,
     },
-    "plan-validation": _CHECK,
-    "plan-check": _CHECK,
+    "plan-validation": _PREDICTED,
+    "plan-check": {**_PREDICTED, "workers": SOME, "rate": TEXT},
 }
 """The benchmarks, and the fields that a page reads from each of their records."""
 
@@ -113,6 +113,7 @@ OPTIONAL = {
     "through": TEXT,
     "variant": _or_none(TEXT),
     "over_ddp": POSITIVE,
+    "link": PARTS,
     "peak_bytes": NUMBER,
     "samples": _or_none(COUNT),
     "timed_epochs": _or_none(SOME),

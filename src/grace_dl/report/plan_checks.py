@@ -27,7 +27,7 @@ def section(result: Result, anchor: str) -> Section:
             ratio = r["predicted"] / r["measured"]
             where = (
                 f"{r['workers']} × {r['rate']}"
-                if "rate" in r
+                if result.benchmark == "plan-check"
                 else "fitted"
                 if r.get("fitted")
                 else "from bytes"

@@ -19,7 +19,7 @@ from ..options import (
     note_defaults,
     output_file,
 )
-from ..parser import Listed, Parser, positive, whole
+from ..parser import Listed, Parser, path, positive, whole
 
 if TYPE_CHECKING:
     from ...plan.cluster import Cluster
@@ -62,7 +62,7 @@ SCRIPT_METHODS = ("fp16", "int8", "int4", "topk:0.01", "powersgd:4")
 def add_arguments(parser: Parser) -> None:
     source = parser.add_argument_group("model, one of")
     source.add_argument(
-        "--profile", type=Path, metavar="FILE", help="a file that grace.profile(model) has written"
+        "--profile", type=path, metavar="FILE", help="a file that grace.profile(model) has written"
     )
     source.add_argument(
         "--model",
@@ -110,7 +110,7 @@ def add_arguments(parser: Parser) -> None:
         help="how many times faster than this machine the workers encode and decode (default 1)",
     )
     add_out(parser, USUAL)
-    parser.add_argument("--report", type=Path, help="HTML page (default: beside the result file)")
+    parser.add_argument("--report", type=path, help="HTML page (default: beside the result file)")
     parser.add_argument(
         "--fresh", action="store_true", help="measure codecs again instead of using cached costs"
     )
@@ -133,13 +133,13 @@ def add_arguments(parser: Parser) -> None:
     checks.add_argument(
         "--check",
         nargs="+",
-        type=Path,
+        type=path,
         metavar="FILE.json",
         help="results of `grace bench link`: predicted divided by measured step times",
     )
     checks.add_argument(
         "--validate",
-        type=Path,
+        type=path,
         metavar="FILE.csv",
         help="GRACE's released measurements: fit 1, 2 and 4 workers, predict 8; see docs/planning.md",
     )
@@ -150,12 +150,16 @@ def run(arguments: argparse.Namespace) -> int:
         return _script(arguments)
     if arguments.validate is None and arguments.check is None:
         return _plan(arguments, cluster_of(arguments))
+    from ...errors import ConfigError
     from ..plan_checks import check, validate
 
+    if arguments.validate is not None and arguments.check is not None:
+        raise ConfigError("--check and --validate are two commands; run one after the other.")
     if arguments.validate is not None:
         validate(arguments.validate, output_file(arguments.out, USUAL.with_name("plan-validation.json")))
     else:
-        check(arguments.check, output_file(arguments.out, USUAL.with_name("plan-check.json")))
+        out = output_file(arguments.out, USUAL.with_name("plan-check.json"))
+        check(arguments.check, out, arguments.fresh)
     return 0
 
 
@@ -207,6 +211,8 @@ def _planned(arguments: argparse.Namespace, default: Sequence[str], read: Callab
     from ...errors import ConfigError
 
     named = dict.fromkeys(read(text) for text in split_list(arguments.methods or default))
+    if not named:
+        raise ConfigError("the list of methods is empty; name some, as in --methods topk:0.01 powersgd:4.")
     found = [each for each in named if str(each) != "none"]
     for method in found:
         if isinstance(method, Auto):
@@ -287,6 +293,12 @@ def profile_of(arguments: argparse.Namespace) -> Profile:
             "the model is given by one of --profile FILE, --model NAME, --parameters N --backward TIME, or "
             f"`-- COMMAND` that starts training; here is {named}."
         )
+    for option in ("batch_size", "image_size", "length"):
+        value = getattr(arguments, option)
+        if value is not None and arguments.model is None:
+            raise ConfigError(
+                f"--{option.replace('_', '-')} {value} means nothing without --model, as no model is measured; leave it out."
+            )
     times = {
         label: parse_seconds(f"--{label}", text)
         for label in ("forward", "backward", "update")
