@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -13,8 +14,8 @@ from torch import Tensor
 import grace_dl as grace
 from contract.cases import bits_equal
 from grace_dl.errors import ConfigError, StateError
-from grace_dl.tuning import timing
-from grace_dl.tuning.tuner import SAMPLES, WARM_UP, WINDOW
+from grace_dl.tuning import timing, tuner
+from grace_dl.tuning.tuner import PROBE_WINDOWS, SAMPLES, WARM_UP, WINDOW
 from handles.targets import SHAPES, DDPTarget, OptimizerTarget, Target, gradients, mean
 from values import total
 
@@ -123,7 +124,51 @@ def test_nothing_pays(launch: Any) -> None:
     assert text.startswith("auto uses none after 60 steps and 0 changes of its choice.\n")
     assert "Decided because the first steps were measured. A step with none took 1.02 s" in text
     assert "No other was faster by 3% or more, so none stays." in text
-    assert f"  {INT8}: predicted " in text and ", measured 1.01 s in 2 turns" in text
+    assert f"  {INT8}: predicted " in text and ", measured 1.01 s in 3 turns" in text
+
+
+def changing(rank: int, world: int) -> str:
+    """Steps take longer from the middle of a window on."""
+    with Clock() as clock:
+        run = Run(DDPTarget(AUTO), rank, clock)
+        fast = {"none": 1.0, TOPK: 0.5}
+        while not run.target.handle.settled:
+            run.steps(1, fast)
+        run.steps(WINDOW - 1, fast)  # until the window ends, whose steps later ones are compared with
+        run.steps(WINDOW // 2, fast)
+        run.steps(WINDOW // 2 + 1, {"none": 9.0, TOPK: 3.0})
+        assert not run.target.handle.settled
+        return run.target.handle.explain()
+
+
+def test_steps_before_a_change_do_not_count(launch: Any) -> None:
+    for text in launch(changing, 2):
+        assert f"A step with {TOPK} took 3 s" in text
+
+
+def stable(rank: int, world: int, probes: Sequence[tuple[float, float]]) -> tuple[int, str]:
+    """After settling, the link is found to be as `probes` say, one after another; steps take as long as before."""
+    found = iter(probes)
+    with Clock() as clock, mock.patch.object(tuner, "probe", lambda *_: next(found)):
+        run = Run(DDPTarget(AUTO), rank, clock)
+        while not run.target.handle.settled:
+            run.steps(1, {"none": 1.0, TOPK: 0.5})
+        run.steps(PROBE_WINDOWS * WINDOW + 1, {"none": 1.0, TOPK: 0.5})
+        return len(list(found)), run.target.handle.explain()
+
+
+NORMAL, SLOW, FAST = (1e-4, 1e-2), (1e-4, 1e-1), (1e-4, 1e-3)
+
+
+@pytest.mark.parametrize(
+    "then, why", [(SLOW, "the first steps were measured"), (FAST, "the link became 11 × as fast")]
+)
+def test_a_hidden_exchange_is_reconsidered_if_the_link_became_faster(
+    launch: Any, then: tuple[float, float], why: str
+) -> None:
+    for left, text in launch(stable, 2, [NORMAL, then, then]):
+        assert f"Decided because {why}" in text
+        assert left == (1 if then is SLOW else 0)
 
 
 def disagreeing(rank: int, world: int, make: type[Target]) -> dict[str, Any]:

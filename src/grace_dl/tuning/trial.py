@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,13 +11,14 @@ from .forecast import Plan
 
 TURN = 3
 """Steps of a turn that are measured, after one that is not: it pays what is owed and builds buffers."""
-MOST_CANDIDATES = 4
-PLAUSIBLE = 1.25
-"""Candidates are tried if their predicted step takes at most this much of the present one: predictions are often off."""
-DECISIVE = 1.5
-"""An arm that took this much longer than the best gets no second turn."""
-SECOND_ROUND = 3
-"""Arms of the second round, at most."""
+MOST_CANDIDATES = 5
+"""Enough for all methods that are allowed by default and a mixture of them."""
+PLAUSIBLE = 1.4
+"""Candidates are tried if their predicted step takes at most this much of the present one: one prediction in ten is off by as much."""
+DECISIVE = (1.5, 1.15)
+"""An arm that took this much longer than the best gets no second turn, or no third."""
+FINALISTS = 3
+"""Arms of the second and third round, at most."""
 MARGIN = 0.97
 """A candidate replaces what is in use if its step takes at most this part of the time."""
 
@@ -60,33 +62,42 @@ class Trial:
         )
 
     def next_round(self) -> bool:
-        """Start the second round if one is needed; False if the trial is over."""
-        left = survivors([_mean(turns) for turns in self.taken])
-        if self.rounds == 2 or len(left) == 1:
+        """Start the second or third round if it is needed; False if the trial is over."""
+        if self.rounds > len(DECISIVE):
             return False
-        self.rounds = 2
+        left = survivors(
+            [
+                seconds if len(turns) == self.rounds else math.inf
+                for seconds, turns in zip(self.outcome(), self.taken)
+            ],
+            DECISIVE[self.rounds - 1],
+        )
+        if len(left) == 1:
+            return False
+        self.rounds += 1
         self.queue = left
         return True
 
     def outcome(self) -> list[float]:
         """The step time of each arm."""
-        return [_mean(turns) for turns in self.taken]
+        return [statistics.median(turns) for turns in self.taken]
 
     def winner(self, plain: Plan) -> int:
         """The arm to keep."""
-        done = {arm: turns for arm, turns in enumerate(self.taken) if len(turns) == self.rounds}
-        return winner({arm: _mean(turns) for arm, turns in done.items()}, self.plans.index(plain) if plain in self.plans else None)  # fmt: skip
+        seconds = self.outcome()
+        done = {arm: seconds[arm] for arm, turns in enumerate(self.taken) if len(turns) == self.rounds}
+        return winner(done, self.plans.index(plain) if plain in self.plans else None)
 
 
-def survivors(seconds: Sequence[float]) -> list[int]:
-    """The arms of the second round: what is in use (arm 0) and the best others, unless the best has won already.
+def survivors(seconds: Sequence[float], decisive: float = DECISIVE[0]) -> list[int]:
+    """The arms of the next round: what is in use (arm 0) and the best others, unless the best has won already.
 
     >>> survivors([1.0, 0.9, 0.8, 0.7, 3.0]), survivors([5.0, 0.1, 0.3])
     ([0, 2, 3], [1])
     """
     best = min(seconds)
-    near = [arm for arm, took in enumerate(seconds) if took <= DECISIVE * best]
-    return sorted(sorted(near, key=lambda arm: (arm != 0, seconds[arm], arm))[:SECOND_ROUND])
+    near = [arm for arm, took in enumerate(seconds) if took <= decisive * best]
+    return sorted(sorted(near, key=lambda arm: (arm != 0, seconds[arm], arm))[:FINALISTS])
 
 
 def winner(seconds: Mapping[int, float], plain: int | None = None) -> int:
@@ -101,7 +112,3 @@ def winner(seconds: Mapping[int, float], plain: int | None = None) -> int:
     if best == 0 or 0 not in seconds or best == plain or seconds[best] <= MARGIN * seconds[0]:
         return best
     return 0
-
-
-def _mean(turns: Sequence[float]) -> float:
-    return sum(turns) / len(turns)

@@ -38,8 +38,8 @@ WINDOW = 16
 """Steps between two checks for drift."""
 PROBE_WINDOWS = 3
 """Windows between two probes of the link, while a compressed exchange hides its rate."""
-PROBE_SHARE = 0.01
-"""Part of the time that probes may take."""
+PROBE_SHARE = 0.02
+"""Part of the time that probes may take; they become rarer where they would take more."""
 AGAIN = 1.05
 """As `PLAUSIBLE`, where nothing has changed since the last decision."""
 
@@ -275,11 +275,13 @@ class AutoTuner:
             link = self._link(session, rows)
             if self._probed is None:
                 self._probed = link.bits
-            why = why or link_drift(self._probed, link.bits)
+            if link.bits > self._probed:  # a slower link matters only if steps take longer
+                why = why or link_drift(self._probed, link.bits)
+        recent = self._samples[-SAMPLES:]  # if half of the window has changed, these have
         if why is not None:
-            self._look(session, why, self._samples)
+            self._look(session, why, recent)
         elif self._since_look >= self._method.every:
-            self._look(session, f"{self._since_look} steps had passed", self._samples, AGAIN)
+            self._look(session, f"{self._since_look} steps had passed", recent, AGAIN)
         else:
             self._restart(SETTLED)
 
