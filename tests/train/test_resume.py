@@ -79,6 +79,20 @@ def test_killed_between_steps_two_ranks(launch: Any, tmp_path: Path, mine: list[
     compare(whole, resumed, tmp_path / "whole", tmp_path / "killed")
 
 
+@pytest.mark.parametrize(("method", "ranks"), [("int8:communicator=alltoall", 2), ("fp16", 3)])
+def test_results_that_depend_on_buckets(launch: Any, tmp_path: Path, method: str, ranks: int) -> None:
+    """A process that resumes has the buckets of the one that was killed."""
+    files = ["configs/synthetic.py", "configs/grace.py"]
+    more = {"train.compression": method, "model.width": 48}
+    whole = launch(run, ranks, small(tmp_path / "whole", files, more))
+    config = small(tmp_path / "killed", files, more)
+    launch.outcomes(run, ranks, config, 5)
+    resumed = launch(run, ranks, config)
+    assert "resuming at step 4" in str(resumed[0]["messages"])
+    for one, two in zip(whole, resumed):
+        same(one["state"]["model"], two["state"]["model"])
+
+
 def test_killed_while_it_saves(launch: Any, tmp_path: Path, mine: list[str]) -> None:
     """One process, alone: half a checkpoint is no checkpoint."""
     whole = launch(run, 1, small(tmp_path / "whole", mine, NETWORK), init=False)

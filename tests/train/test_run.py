@@ -181,6 +181,28 @@ def test_mistakes_are_one_clear_line(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "said"),
+    [
+        ("model.width", "0", "configs.model has a parameter without elements"),
+        ("model.width", "-1", "configs.model: "),
+        ("train.optimizer.lr", "-1", "configs.train.optimizer: torch.optim.sgd.SGD could not be built: "),
+    ],
+)
+def test_values_that_classes_reject_are_one_clear_line(
+    setting: str,
+    value: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert train_py(["--configs", "configs/synthetic.py", f"--configs.{setting}", value]) == 2
+    error = capsys.readouterr().err
+    assert f"train.py: {said}" in error and "settings." in error and "Traceback" not in error
+
+
 @pytest.mark.parametrize("files", [DGC[:1], DGC])
 def test_a_run_that_diverges_says_so(files: list[str], tmp_path: Path) -> None:
     config = small(tmp_path, files, {"train.optimizer.lr": 1e30, "train.scale_lr": False})

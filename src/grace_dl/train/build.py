@@ -47,6 +47,17 @@ def dataset_of(config: Config, world: World) -> Dataset:
     return data
 
 
+def model_of(config: Config) -> nn.Module:
+    """The model; one with parameters of no elements, which a setting of 0 makes, is rejected."""
+    model: nn.Module = config()
+    for name, parameter in model.named_parameters():
+        if parameter.numel() == 0:
+            raise ConfigError(
+                f"configs.model has a parameter without elements ({name!r}, of shape {tuple(parameter.shape)}); change its settings."
+            )
+    return model
+
+
 def criterion_of(train: TrainSettings) -> nn.Module:
     """The loss; cross entropy if none is set."""
     return nn.CrossEntropyLoss() if train.criterion is None else train.criterion()

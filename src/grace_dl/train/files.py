@@ -94,7 +94,7 @@ def _run(path: Path) -> None:
         raise ConfigError(f"{place}: {error.args[0]}; a config file is written in Python.") from error
     try:
         exec(code, {"__name__": f"config:{path.stem}", "__file__": str(path)})
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         lines = [
             frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)
         ]

@@ -63,8 +63,9 @@ class GradientSync(Synchronization):
         if method is not None:
             check_pair(optimizer, method)
         if dist.is_initialized() and train.engine == "ddp":
-            # Running statistics are local to each rank, and are averaged for an evaluation.
-            options: dict[str, Any] = {_BUFFERS: False}
+            # Running statistics are local to each rank, and are averaged for an evaluation. DDP that looks for unused
+            # parameters keeps its buckets; otherwise a process that resumes has others than the one that was killed.
+            options: dict[str, Any] = {_BUFFERS: False, "find_unused_parameters": True}
             self.model = DistributedDataParallel(model, **options)
             if method is not None:
                 self._handle = attach(self.model, method)

@@ -53,7 +53,8 @@ class TrainingLoop:
         randomness.seed_all(settings.seed)
         self.data = build.dataset_of(settings.dataset, world)
         self.layout = torch.channels_last if train.channels_last else torch.preserve_format
-        self.model: nn.Module = settings.model().to(self.device, memory_format=self.layout)
+        model: Any = build.model_of(settings.model)  # its type does not know the layout of `to`
+        self.model: nn.Module = model.to(self.device, memory_format=self.layout)
         self.criterion = build.criterion_of(train).to(self.device)
         threads = settings.data.num_threads_per_worker
         self.batches = Batches(

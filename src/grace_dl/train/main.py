@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 from ..errors import ConfigError, GraceError
+from ..output_files import explain
 from ..workers import Emit, run_workers
 from . import overrides
 from .config import RUNS, TrainConfig
@@ -73,6 +75,8 @@ def run_local_workers(config: TrainConfig, workers: int) -> TrainResult:
         raise ConfigError(f"-np {workers} must be 1 or more.")
     if (launcher := find().launcher) != "none":
         raise ConfigError(f"-np {workers} under {launcher}: ranks are started already; leave -np out.")
+    # Otherwise every worker prints that DDP found no unused parameters; `GradientSync` makes it look for other reasons.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     with ProgressDisplay() as display:
 
         def on_event(rank: int, event: Event) -> None:
@@ -94,6 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run_here(config_of(parsed))
     except GraceError as error:
         print(f"train.py: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"train.py: {explain(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("train.py: interrupted; the same command resumes the run", file=sys.stderr)

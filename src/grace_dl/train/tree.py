@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..errors import ConfigError
+from ..errors import ConfigError, GraceError
 
 
 @dataclass(frozen=True)
@@ -166,9 +166,18 @@ class Config:
         values = {name: value() if _builds(value) else value for name, value in self.items()}
         try:
             return self.target(*arguments, **{**values, **more})
-        except TypeError as error:
+        except GraceError:
+            raise
+        except (
+            TypeError,
+            ValueError,
+            RuntimeError,
+        ) as error:  # what classes raise for arguments that do not fit
             path = self.__dict__["_path"] or "Config"
-            raise ConfigError(f"{path}: {_name(self.target)} could not be built: {error}.") from error
+            said = str(error).rstrip(".")
+            raise ConfigError(
+                f"{path}: {_name(self.target)} could not be built: {said}. Change its settings."
+            ) from error
 
     def retarget(self, target: Callable[..., Any]) -> Config:
         """A group with the same settings for another target.
