@@ -17,7 +17,11 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from .errors import GraceError, LayoutError, PeerError
+from .errors import ConfigError, GraceError, LayoutError, PeerError
+from .formatting import size
+
+LEAST_MEMORY = 100 * 2**20
+"""Bytes that a process with PyTorch takes at least."""
 
 Emit = Callable[[Any], None]
 """Sends an event from a worker to the process that started it."""
@@ -44,6 +48,7 @@ def run_workers(
     """
     from torch.distributed import TCPStore
 
+    check_memory(world)
     # Workers in another network namespace may not reach this process, but they share its files.
     folder = tempfile.TemporaryDirectory(prefix="grace-workers-")
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if place is None else None
@@ -70,6 +75,24 @@ def run_workers(
         for process in processes:
             process.join(10)
         folder.cleanup()
+
+
+def memory_bytes() -> int:
+    """The memory of this machine; 0 where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return 0
+
+
+def check_memory(workers: int) -> None:
+    """Reject a number of workers that this machine cannot hold, before any is started."""
+    needed, present = workers * LEAST_MEMORY, memory_bytes()
+    if present and needed > present:
+        raise ConfigError(
+            f"{workers} workers need at least {size(needed)} of memory, and this machine has {size(present)}; "
+            f"start at most {present // LEAST_MEMORY}."
+        )
 
 
 def _watch(

@@ -13,6 +13,7 @@ from rich.console import Console
 
 import grace_dl
 from grace_dl import catalog
+from grace_dl.algebra.text import EXAMPLES
 from grace_dl.cli import method_listing
 from grace_dl.cli.main import main, subcommands
 
@@ -71,6 +72,15 @@ def test_methods_explains_settings(capsys: pytest.CaptureFixture[str]) -> None:
         assert str(grace_dl.parse(text)) in shown
         sizes.append(next(line for line in shown.splitlines() if line.startswith("wire size")))
     assert sizes[0] != sizes[1]
+
+
+@pytest.mark.parametrize("text", EXAMPLES.values())
+def test_methods_explains_compositions(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods"]) == 0
+    assert text in capsys.readouterr().out.replace("\n", "")
+    assert main(["methods", text]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(str(grace_dl.parse(text))) and "Its parts:" in shown.replace("\n", " ")
 
 
 def test_methods_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,6 +141,11 @@ WRONG = [
     ("bench link --batch-size 1.5", "'1.5'"),
     ("bench link --rounds 2", "at least 3"),
     ("bench link --threads 1,2", "one value"),
+    ("--verison", "unknown option '--verison' (did you mean '--version'?)"),
+    ("bench link --threads 100000", "'100000' must be at most 1024"),
+    ("bench link --workers 300 --rate 1gbit", "300 hosts joined by links are too many; at most 254"),
+    ("bench step --workers 1000000 --quick", "1000000 workers need at least"),
+    ("train --configs configs/synthetic.py --workers 1000000", "1000000 workers need at least"),
     ("bench link --through dpd", "'ddp'"),
     ("bench link --length 10 --model cnn", "--length 10"),
     ("bench step --image-size 5 --model resnet18", "--image-size 5"),
@@ -173,6 +178,9 @@ WRONG = [
     ("data imagenet", "imagenet"),
     ("methods topkk", "'topk'"),
     ("methods topk extra", "'extra'"),
+    ("methods topk:", "'topk:' ends where its settings should follow"),
+    ("methods hierarchical", "in brackets, as in hierarchical(inner=none; outer=int4)"),
+    ("horovod build --source nosuch.tar.gz", "--source 'nosuch.tar.gz' is no file or folder"),
     ("methods --json --markdown", "not allowed"),
     ("horovod chekc", "'check'"),
     ("horovod build --jobs 0", "at least 1"),
@@ -192,6 +200,7 @@ WRONG = [
     ("train --configs broken.py", "broken.py"),
     ("train --configs latin.py", "latin.py, line 2: byte 0xe9 is not UTF-8"),
     ("train --configs null.py", "null.py: source code"),
+    ("train --configs leaves.py", "leaves.py, line 1: SystemExit: 0"),
     ("completion fish", "bash"),
     ("plan --codec-speed 0 --model cnn", "positive number"),
     ("plan --threads x", "whole number"),
@@ -209,6 +218,12 @@ WRONG = [
     ("bench step --hosts ''", "--hosts ''"),
     ("methods ''", "''"),
     ("horovod check --python ''", "--python ''"),
+    ("plan --parameters 1M --backward 1ms --batch-size 4", "--batch-size 4 means nothing without --model"),
+    ("plan --parameters 1M --backward 1ms --methods ''", "the list of methods is empty"),
+    *(
+        (f"{name} ''", "'' is not a path")
+        for name in ("report", "bench accuracy --from-runs", "plan --profile")
+    ),
     *((f"{name} --out ''", "--out: ''") for name in ("bench link", "demo", "report good.json")),
     *((f"bench {name} --quick --out file/x", "not a folder") for name in BENCHMARKS),
     *((f"bench {name} --quick --out x.txt", ".json") for name in BENCHMARKS),
@@ -233,6 +248,7 @@ def test_wrong_input_is_one_line(
     (tmp_path / "broken.py").write_text("nonsense here")
     (tmp_path / "latin.py").write_bytes("x = 1\n# é".encode("latin-1"))
     (tmp_path / "null.py").write_bytes(b"x = 1\n\0")
+    (tmp_path / "leaves.py").write_text("raise SystemExit(0)")
     header = {"schema": SCHEMA, "command": [], "date": "", "machine": {}, "settings": {}}
     record = {
         "method": "topk",

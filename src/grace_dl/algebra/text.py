@@ -51,9 +51,15 @@ def parse(text: str) -> Method:
             f"{text!r} is a rule for local steps, not a method; pass its method to grace.LocalSteps, or use it in `grace bench`, "
             "`grace plan` and configs."
         )
-    name, _, settings = text.partition(":")
-    if name.strip() == "auto":
-        raise ConfigError(f"{text!r}: list the methods of auto in brackets, as in auto(int8; powersgd:4).")
+    name, colon, settings = text.partition(":")
+    if name.strip() in _COMPOSITIONS:
+        raise ConfigError(
+            f"{text!r}: list the methods of {name.strip()} in brackets, as in {EXAMPLES[name.strip()]}."
+        )
+    if colon and not settings.strip():
+        raise ConfigError(
+            f"{text!r} ends where its settings should follow; write topk:0.01, or the name alone for its defaults."
+        )
     arguments, keywords = _settings(text, settings)
     return build(name.strip(), *arguments, **keywords)
 
@@ -234,6 +240,13 @@ _COMPOSITIONS: dict[str, Callable[[str, list[str]], Method]] = {
     "hierarchical": _hierarchical,
     "auto": _auto,
 }
+EXAMPLES = {
+    "schedule": "schedule(0=none; 500=topk:0.01)",
+    "by_parameter": "by_parameter(*.bias=none; default=int8)",
+    "hierarchical": "hierarchical(inner=none; outer=int4)",
+    "auto": "auto(int8; powersgd:4)",
+}
+"""A text of each composition, for messages."""
 
 
 def _split(text: str, separators: str) -> list[str]:

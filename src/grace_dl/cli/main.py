@@ -57,7 +57,9 @@ def build_parser() -> Parser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; an error that a user can mend becomes one line on stderr and exit code 2, not a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    parsed = build_parser().parse_args(words)
+    parser = build_parser()
+    parser.reject_unknown_option(words)
+    parsed = parser.parse_args(words)
     parsed.words = words
     name = parsed.parser.prog
     try:

@@ -13,7 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import catalog
+from ..algebra.base import Method
 from ..algebra.named import OPTIONS, Named, build, signature, write
+from ..algebra.text import EXAMPLES
 from ..console import WIDE, output
 from ..errors import GraceError
 from ..integrations.attach import manual
@@ -102,8 +104,16 @@ def show(infos: Sequence[MethodInfo], console: Console | None = None) -> None:
     console.print(
         "Defaults are bold; (3+) means from three ranks on. `grace methods NAME` explains one method."
     )
+    console.print("Methods compose, as in " + ", ".join(EXAMPLES.values()) + ".", highlight=False)
     if narrow:
         console.print(f"A terminal of {WIDE} columns also shows memories and references.")
+
+
+def explain_composition(method: Method, console: Console | None = None) -> None:
+    """Print what a method made of others does, before those are explained."""
+    console = console or output()
+    summary = (inspect.getdoc(type(method)) or "").partition("\n")[0]
+    console.print(Text(f"{method}: {summary} Its parts:", style="bold"))
 
 
 def explain(method: Named, console: Console | None = None) -> None:

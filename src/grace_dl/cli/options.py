@@ -26,6 +26,9 @@ MODELS = (
 )
 """The models of `bench.workload`, named here so that help does not import PyTorch."""
 
+MOST_THREADS = 1024
+"""OpenMP ends the process where it cannot start as many threads as it is told to."""
+
 _FILES = (".json", ".html", ".png", ".txt", ".csv", ".md", ".log")
 """Endings that show that a file is meant, not a folder."""
 
@@ -36,14 +39,19 @@ def add_methods(parser: argparse.ArgumentParser, explanation: str) -> None:
 
 
 def _add_numbers(
-    parser: argparse.ArgumentParser, option: str, default: str, several: bool, explanation: str
+    parser: argparse.ArgumentParser,
+    option: str,
+    default: str,
+    several: bool,
+    explanation: str,
+    most: int | None = None,
 ) -> None:
     """A number or, where a command takes several, numbers separated by commas."""
     numbers = [int(word) for word in default.split(",")]
     parser.add_argument(
         option,
         action=Listed,
-        item=whole(),
+        item=whole(most=most),
         single=not several,
         metavar="N",
         default=numbers if several else numbers[0],
@@ -66,7 +74,7 @@ def add_per_host(parser: argparse.ArgumentParser) -> None:
 def add_threads(parser: argparse.ArgumentParser, default: str = "1", *, several: bool) -> None:
     """`--threads 1`: of each worker."""
     owner = "the process" if several else "a worker"
-    _add_numbers(parser, "--threads", default, several, f"threads of {owner}")
+    _add_numbers(parser, "--threads", default, several, f"threads of {owner}", MOST_THREADS)
 
 
 def add_models(parser: argparse.ArgumentParser, default: str) -> None:

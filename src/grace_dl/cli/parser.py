@@ -37,6 +37,14 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message.rstrip('.')}; see `{self.prog} --help`.\n")
 
+    def reject_unknown_option(self, words: Sequence[str]) -> None:
+        """End with an error if an option stands where a command belongs, and is none of this parser."""
+        name = words[0].split("=")[0] if words else ""
+        if name.startswith("-") and not any(
+            option.startswith(name) for action in self._actions for option in action.option_strings
+        ):
+            self.error(self.unknown("option", words[0]))
+
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         parsed, rest = self.parse_known_args(args, namespace)
         if rest:
@@ -72,6 +80,13 @@ class _Help(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26, width=WIDTH)
 
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        # argparse forgets that commands are indented below their heading, and breaks the line after the longest.
+        if names := [part.dest for part in self._iter_indented_subactions(action)]:
+            needed = max(map(len, names)) + self._current_indent + self._indent_increment
+            self._action_max_length = max(self._action_max_length, needed)
+
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = text.split("\n\n")
         wrapped = argparse.HelpFormatter._fill_text
@@ -81,7 +96,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         )
 
 
-def whole(least: int = 1) -> Callable[[str], int]:
+def whole(least: int = 1, most: int | None = None) -> Callable[[str], int]:
     """The type of an option that takes a whole number.
 
     >>> whole()("3")
@@ -97,6 +112,8 @@ def whole(least: int = 1) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(
                 f"{text!r} must be a whole number of at least {least}, such as {max(least, 2)}"
             )
+        if most is not None and value > most:
+            raise argparse.ArgumentTypeError(f"{text!r} must be at most {most}")
         return value
 
     return read

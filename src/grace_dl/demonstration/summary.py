@@ -9,6 +9,7 @@ from rich.table import Table
 from ..bench.selection import DDP
 from ..bench.virtual_hosts import LOOPBACK, recorded_bits
 from ..formatting import duration, milliseconds, number, percent, rate, size
+from .paying_links import paying_links
 from .plan import Result
 
 _BAR = 24
@@ -76,21 +77,39 @@ def _gain(gain: float) -> str:
 
 
 def verdict(results: Sequence[Result]) -> Iterator[str]:
-    """One sentence for each network: what was faster, by how much, at which accuracy."""
+    """One sentence for each network, what was faster, by how much, at which accuracy; then for which links methods pay."""
     for network, own in networks(results).items():
         plain = plain_of(own)
         others = [r for r in own if r is not plain]
         if plain is None or not others:
             continue
-        close = [r for r in others if r.accuracy >= plain.accuracy - CLOSE]
+        close = [r for r in others if _is_close(r, plain)]
         best = min(close or others, key=lambda r: r.seconds)
         gain = plain.seconds / best.seconds
         accuracy = f"{percent(best.accuracy)} % against {percent(plain.accuracy)} %"
         where = title_of(network)
-        if gain >= 1:
+        if not best.timed:
+            yield (
+                f"On {where}, {best.method} would train {number(max(gain, 1 / gain))} × {'faster' if gain >= 1 else 'slower'} than "
+                f"plain DDP by estimate, at {accuracy} accuracy."
+            )
+        elif gain >= 1:
             yield f"On {where}, {best.method} trained {number(gain)} × faster than plain DDP, at {accuracy} accuracy."
         else:
             yield (
                 f"On {where}, no method was faster than plain DDP: {best.method} took {number(1 / gain)} × as long, at "
                 f"{accuracy} accuracy."
             )
+    everywhere = networks(results)
+    first = next(iter(everywhere.values()), [])
+    plain = plain_of(first)
+    others = [r for r in first if r is not plain]
+    close = [r for r in others if _is_close(r, plain)]
+    pays = paying_links(everywhere, [r.method for r in close or others], DDP) if plain else None
+    if pays is not None:
+        yield pays
+
+
+def _is_close(result: Result, plain: Result | None) -> bool:
+    """Whether a method's accuracy is about that of plain DDP."""
+    return plain is not None and result.accuracy >= plain.accuracy - CLOSE

@@ -15,6 +15,7 @@ from ..bench.selection import DDP
 from ..bench.step_worker import agreed
 from ..data import Images, load_images
 from ..digest import digest
+from ..errors import ConfigError
 from ..handle import Handle
 from ..integrations.attach import attach
 from ..workers import Emit
@@ -121,6 +122,11 @@ def _median(times: list[float]) -> float:
 def total_steps(settings: Settings, images: Images) -> int:
     """Steps of a whole training."""
     per_epoch = len(images.train_x) // (settings.batch_size * settings.workers)
+    if per_epoch == 0:
+        raise ConfigError(
+            f"--batch-size {settings.batch_size} on {settings.workers} workers is more than the {len(images.train_x):,} images "
+            f"of {images.name}; give at most {len(images.train_x) // settings.workers}."
+        )
     return max(1, round(settings.epochs * per_epoch))
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from pathlib import Path
 
+from ...errors import ConfigError
 from ..parser import whole
 
 SUMMARY = "build and install Horovod for the frameworks present"
@@ -39,6 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from .. import horovod_build as h
 
+    _check_source(arguments.source)
+
     def say(line: str) -> None:
         print(line, flush=True)
 
@@ -64,3 +68,11 @@ def run(arguments: argparse.Namespace) -> int:
         h.install(arguments.python, wheel)
     say(f"works: {h.verify(arguments.python, frameworks)}")
     return 0
+
+
+def _check_source(source: str | None) -> None:
+    """Reject a name that is no file, folder or address, before anything is installed."""
+    if source is not None and "://" not in source and not (source.strip() and Path(source).exists()):
+        raise ConfigError(
+            f"--source {source!r} is no file or folder; give Horovod's source archive, or leave --source out to download it."
+        )

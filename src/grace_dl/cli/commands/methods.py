@@ -23,16 +23,19 @@ def run(arguments: argparse.Namespace) -> int:
     from ...algebra.text import parse
     from .. import method_listing
 
-    parts = () if arguments.name is None else parse(arguments.name).parts()
+    method = None if arguments.name is None else parse(arguments.name)
+    parts = () if method is None else method.parts()
     named = list({part.name: part for part in parts if isinstance(part, Named)}.values())
     infos = [method.info for method in named] or list(catalog.methods().values())
     if arguments.json:
         print(method_listing.as_json(infos))
     elif arguments.markdown:
         print(method_listing.as_markdown(infos), end="")
-    elif arguments.name is not None:
-        for method in named:
-            method_listing.explain(method)
+    elif method is not None:
+        if not isinstance(method, Named):
+            method_listing.explain_composition(method)
+        for part in named:
+            method_listing.explain(part)
     else:
         method_listing.show(infos)
     return 0

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from ..options import add_out, output_file
+from ..parser import path
 
 SUMMARY = "make an HTML page from results of benchmarks"
 EXAMPLES = ("grace report", "grace report runs/bench/link.json --out page.html")
@@ -18,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files",
         nargs="*",
-        type=Path,
+        type=path,
         metavar="FILE.json",
         help=f"result files of any benchmarks (default: all in {USUAL})",
     )

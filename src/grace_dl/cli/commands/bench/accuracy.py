@@ -4,12 +4,11 @@ to reach one. Finished runs are not repeated, and an interrupted run resumes fro
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....train import overrides
 from ...options import add_methods, add_rates, add_task, add_workers, note_defaults
-from ...parser import Listed, positive, whole
+from ...parser import Listed, path, positive, whole
 
 if TYPE_CHECKING:
     from ....bench.accuracy import StudyPlan
@@ -56,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from-runs",
         nargs="+",
-        type=Path,
+        type=path,
         metavar="FOLDER",
         help="take the curves of runs that `grace train` has made, instead of training",
     )
