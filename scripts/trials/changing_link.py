@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,12 +24,28 @@ from grace_dl.bench.selection import DDP
 from grace_dl.bench.step_worker import Candidate, Trainee
 from grace_dl.bench.virtual_hosts import Hosts
 from grace_dl.bench.workload import Workload
+from grace_dl.tuning import timing
 from grace_dl.workers import run_workers
 
 FOLLOW = 100
 """Steps in which a change must have been followed."""
 CALM = 3
 """Steps that each of the others may take to get used to the link."""
+
+
+class Stopwatch:
+    """The clock of `auto`, which stands still while others train: their steps are not a part of its own."""
+
+    def __init__(self) -> None:
+        self._real, self._paused = timing.now, 0.0
+
+    def __call__(self) -> float:
+        return self._real() - self._paused
+
+    def pause(self, work: Callable[[], None]) -> None:
+        start = self._real()
+        work()
+        self._paused += self._real() - start
 
 
 def work(
@@ -38,6 +55,8 @@ def work(
     torch.set_num_threads(1)
     workload = Workload(model)
     batch = workload.batch(torch.Generator().manual_seed(rank))
+    watch = Stopwatch()
+    timing.now = watch
     chosen = parse(method)
     assert isinstance(chosen, Auto)
     trainee = Trainee(workload, Candidate(method))
@@ -61,8 +80,9 @@ def work(
             for one in compared:
                 one.times.clear()
             for turn in range(CALM + turns):
-                for one in compared:
-                    one.step(batch, keep=turn >= CALM)
+                keep = turn >= CALM
+                trainee.step(batch, keep)
+                watch.pause(partial(other.step, batch, keep))
             mine, theirs = (statistics.median(sum(t) for t in one.times) for one in compared)
             emit(("compared", (rate, text, mine, theirs)))
     flat = torch.cat([parameter.detach().flatten() for parameter in trainee.model.parameters()])

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
+
+from forking import Fork, Forks
 
 _TAIL = 3000
 
@@ -30,18 +33,25 @@ class Ended:
     """Seconds from the start of the job to the end of this rank."""
 
 
+@functools.cache
+def _forks() -> Forks:
+    return Forks()
+
+
 class Job:
     """`world` processes that run the same Python program with different ranks; all are killed when the block ends.
+
+    They are forks of one process, so that only the first job waits for imports.
 
     They find each other as under torchrun (`init_process_group("gloo")` is enough). The store is served by this
     process, so it outlives every rank.
     """
 
     def __init__(self, arguments: Sequence[str], world: int, env: Mapping[str, str] | None = None) -> None:
-        self._arguments = [sys.executable, *arguments]
+        self._arguments = arguments
         self._world = world
         self._env = dict(env or {})
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Fork] = []
         self._files: list[Any] = []
 
     def __enter__(self) -> Job:
@@ -65,9 +75,8 @@ class Job:
                 **self._env,
             }
             self._files.append(file)
-            self._processes.append(
-                subprocess.Popen(self._arguments, env=environment, stdout=file, stderr=subprocess.STDOUT)
-            )
+            output = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+            self._processes.append(_forks().start(self._arguments, environment, output))
         return self
 
     def __exit__(
@@ -161,23 +170,29 @@ def run(
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--runs", type=int, default=runs, help="number of runs (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random choices (default: 0)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time (default: 1)")
     for name, default in (options or {}).items():
         parser.add_argument(f"--{name}", type=int, default=default, help="default: %(default)s")
     given = parser.parse_args()
-    for name in ("runs", *(options or {})):
+    for name in ("runs", "jobs", *(options or {})):
         if getattr(given, name) < 1:
             parser.error(f"--{name} {getattr(given, name)}: give 1 or more.")
     further = {name: getattr(given, name) for name in options or {}}
     passed: Counter[str] = Counter()
     failed: Counter[str] = Counter()
     started = time.monotonic()
-    for number in range(given.runs):
-        kind, problem = trial(number, random.Random(f"{given.seed}/{number}"), **further)
-        (failed if problem else passed)[kind] += 1
-        spent = time.monotonic() - started
-        print(f"{number + 1}/{given.runs} {kind}: {'FAILED' if problem else 'passed'} ({spent:.0f} s)", flush=True)  # fmt: skip
-        if problem:
-            print(problem, flush=True)
+
+    def one(number: int) -> tuple[str, str | None]:
+        return trial(number, random.Random(f"{given.seed}/{number}"), **further)
+
+    _forks()  # one for all threads
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for number, (kind, problem) in enumerate(pool.map(one, range(given.runs))):
+            (failed if problem else passed)[kind] += 1
+            spent = time.monotonic() - started
+            print(f"{number + 1}/{given.runs} {kind}: {'FAILED' if problem else 'passed'} ({spent:.0f} s)", flush=True)  # fmt: skip
+            if problem:
+                print(problem, flush=True)
     for kind in sorted(passed | failed):
         print(f"{kind}: {passed[kind]} of {passed[kind] + failed[kind]}")
     print(f"all: {passed.total()} of {given.runs} passed")
