@@ -164,6 +164,29 @@ def test_state_of_a_memory_is_saved_and_moved() -> None:
     assert torch.allclose(first.step(torch.zeros(6, 8), "w").view(-1), owed.view(-1), atol=1e-6)
 
 
+class Exhausted(Kept):
+    """Fails once it has loaded."""
+
+    full = False
+
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
+        if self.full:
+            raise MemoryError("no more memory")
+
+
+def test_a_memory_that_cannot_load_keeps_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = grace.manual(Allgather(Largest(), Exhausted()))
+    states = []
+    for g in gradients(1, 2)[0]:
+        handle.step(g, "w")
+        states.append(handle.state_dict())
+    monkeypatch.setattr(Exhausted, "full", True)
+    with pytest.raises(MemoryError):
+        handle.load_state_dict(states[0])
+    assert handle.state_dict()["digest"] == states[1]["digest"]
+
+
 def test_a_sum_of_ones_own_payloads() -> None:
     grads = gradients(3, 1)
     work = lambda t: grace.manual(Allreduce(Half(), NoneMemory()), transport=t).step(grads[t.rank][0], "w")  # noqa: E731

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 import grace_dl as grace
+from grace_dl.train.main import add_arguments, config_of
 
 
 def dist_lines() -> list[Any]:
@@ -128,3 +132,39 @@ def test_acpsgd_lines() -> None:
 
 def test_grace_from_params_of_the_package() -> None:
     assert grace.grace_from_params({"compressor": "topk"}).method == grace.topk(0.3)
+
+
+TRAINING = [
+    """horovodrun -np 8 python train.py --configs configs/cifar/resnet20.py \\
+    configs/dgc/wm5.py configs/dgc/fp16.py configs/dgc/int32.py""",
+    """mpirun -np 32 -H server0:8,server1:8,server2:8,server3:8 \\
+    -bind-to none -map-by slot -x NCCL_DEBUG=INFO \\
+    -x LD_LIBRARY_PATH -x PATH -mca pml ob1 \\
+    -mca btl ^openib -mca btl_tcp_if_exclude docker0,lo \\
+    python train.py --configs configs/imagenet/resnet50.py \\
+    configs/dgc/wm0.py""",
+    """horovodrun -np 8 python train.py --configs configs/cifar/resnet20.py \\
+    configs/dgc/wm5.py --configs.train.num_epochs 500 --suffix .e500""",
+]
+"""The commands of DGC's guide."""
+
+
+@pytest.mark.parametrize("line", TRAINING, ids=["warm-up", "no warm-up", "overrides"])
+def test_the_commands_of_dgc(line: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documented as they were, and what follows `train.py` names files that load; tests/train starts it."""
+    page = (root / "docs" / "dgc.md").read_text()
+    assert " ".join(line.replace("\\", "").split()) in " ".join(page.replace("\\", "").split())
+    monkeypatch.chdir(root / "examples" / "dgc")
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    words = shlex.split(line.replace("\\\n", " "))
+    assert Path(words[words.index("train.py")]).is_file()
+    config = config_of(parser.parse_args(words[words.index("train.py") + 1 :]))
+    assert config.settings.train.dgc and (config.settings.train.num_epochs == 500) == (".e500" in words)
+
+
+@pytest.mark.parametrize("page", ["README.md", "tensorflow/README.md", "torch/README.md"])
+def test_the_tutorials_are_where_they_were(page: str, root: Path) -> None:
+    assert (root / "tutorials" / page).is_file()
+    for script in ("tensorflow/tf2_hvd_mnist.py", "torch/torch_hvd_mnist.py"):
+        assert (root / "tutorials" / script).is_file()

@@ -39,7 +39,9 @@ def compiled(rank: int, world: int, mode: str, before: bool) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["attached before", "attached after"])
-@pytest.mark.parametrize("mode", ["ddp_optimizer", "no_optimization"])
+@pytest.mark.parametrize(
+    "mode", ["ddp_optimizer", "no_optimization", "python_reducer_without_compiled_forward"]
+)
 def test_a_compiled_model(launch: Any, mode: str, before: bool) -> None:
     first, second = launch(compiled, 2, mode, before, timeout=120)
     assert torch.equal(first, second)

@@ -92,9 +92,7 @@ def check(found: dict[str, float], state: dict[str, float], other: float) -> Non
 
 
 @pytest.mark.parametrize(("text", "state", "other"), CASES, ids=str)
-def test_ddp_holds_only_the_state(
-    launch: Any, text: str, state: dict[str, float], other: float
-) -> None:
+def test_ddp_holds_only_the_state(launch: Any, text: str, state: dict[str, float], other: float) -> None:
     for found in launch(held, WORLD, text, "ddp"):
         check(found, state, other)
 

@@ -10,7 +10,7 @@ import pytest
 from grace_dl.errors import MissingExtraError
 
 
-@pytest.mark.parametrize("package", ["lightning", "transformers", "ray"])
+@pytest.mark.parametrize("package", ["lightning", "accelerate", "transformers", "ray"])
 def test_a_missing_framework_names_the_extra(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)

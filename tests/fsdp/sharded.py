@@ -14,6 +14,9 @@ from values import not_none
 
 Tensors = dict[str, Tensor]
 
+FEEDBACK = "int4:memory=residual,dense_below=0"
+"""A method with error feedback."""
+
 
 class Net(nn.Module):
     """Layers whose sizes do not divide by the number of ranks, so that shards are padded."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 import grace_dl as grace
 from contract.cases import bits_equal
@@ -173,3 +176,47 @@ def one_shard(rank: int, world: int) -> None:
 
 def test_a_mesh_without_shards_is_rejected(launch: Any) -> None:
     launch(one_shard, 4)
+
+
+def checkpointed(rank: int, world: int, folder: str, mixed: bool) -> None:
+    """Both dimensions, accumulated gradients and momenta, through `torch.distributed.checkpoint`."""
+    axes = mesh()
+    options: dict[str, Any] = {"mesh": axes}
+    if mixed:
+        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+    def make() -> tuple[Any, torch.optim.Optimizer, FSDPHandle]:
+        model = sharded(**options)
+        handle = attached(model, FEEDBACK, "topk:0.1,dense_below=0")
+        return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), handle
+
+    def train(model: Any, optimizer: torch.optim.Optimizer, number: int) -> dict[str, torch.Tensor]:
+        optimizer.zero_grad()
+        for part in range(2):
+            model.set_requires_gradient_sync(part == 1)
+            model(batch(rank, 2 * number + part)).square().mean().backward()
+        found = everywhere(model)
+        optimizer.step()
+        return found
+
+    model, optimizer, handle = make()
+    for number in range(2):
+        train(model, optimizer, number)
+    dcp.save({"model": model.state_dict(), "grace": grace.stateful(handle)}, checkpoint_id=folder)
+    momenta = copy.deepcopy(optimizer.state_dict())
+    expected = [train(model, optimizer, number) for number in range(2, 4)]
+    assert handle.stats().ratio > 4
+
+    again, optimizer, handle = make()
+    saved = {"model": again.state_dict(), "grace": grace.stateful(handle)}
+    dcp.load(saved, checkpoint_id=folder)
+    again.load_state_dict(saved["model"])
+    optimizer.load_state_dict(momenta)
+    for number, wanted in enumerate(expected, 2):
+        found = train(again, optimizer, number)
+        assert all(bits_equal(found[name], wanted[name]) for name in wanted), number
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["float32", "mixed precision"])
+def test_a_distributed_checkpoint_resumes_exactly(launch: Any, tmp_path: Any, mixed: bool) -> None:
+    launch(checkpointed, 4, str(tmp_path), mixed, timeout=120)

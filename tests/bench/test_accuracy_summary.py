@@ -1,0 +1,59 @@
+"""Accuracy studies are summed up right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from grace_dl.bench import run_records, summary
+from grace_dl.errors import GraceError
+
+
+def fake(method: str, seed: int, points: list[tuple[float, float]], rate: str = "1gbit") -> dict[str, Any]:
+    curve = [{"seconds": s, "accuracy": a, "bytes": 10.0 * s} for s, a in points]
+    end = points[-1]
+    facts = {"task": "t", "epochs": len(points), "workers": 2, "rate": rate, "bits": 1e9}
+    ends = {"accuracy": end[1], "seconds": end[0], "leaving_bytes": 10 * end[0]}
+    return {**facts, **ends, "method": method, "seed": seed, "timed": True, "failed": None, "curve": curve}
+
+
+def test_summary() -> None:
+    records = [
+        fake("ddp", 1, [(10, 0.5), (20, 0.8)]),
+        fake("ddp", 2, [(10, 0.5), (20, 0.9)]),
+        fake("bf16", 1, [(6, 0.5), (12, 0.85)]),
+        fake("topk", 1, [(2, 0.4), (4, 0.79)]),
+        fake("sign", 1, [(2, 0.1), (4, 0.2)]),
+        {**fake("nan", 1, [(2, 0.1)]), "failed": "the run has diverged", "accuracy": None, "seconds": None},
+    ]
+    target = summary.default_target(records)
+    assert target == pytest.approx(0.79)
+    rows = {row.label: row for row in summary.rows(records, "1gbit", target)}
+    assert list(rows)[:3] == ["topk", "bf16", "ddp"]
+    assert rows["ddp"].accuracy == pytest.approx(0.85) and rows["ddp"].spread == pytest.approx(
+        0.0707, rel=1e-2
+    )
+    assert (
+        rows["topk"].seconds_to_target == 4
+        and rows["topk"].speedup == 5
+        and rows["topk"].speedup_over_bf16 == 3
+    )
+    assert rows["topk"].gap == pytest.approx(-0.06) and not rows["topk"].loses
+    assert rows["sign"].seconds_to_target is None and rows["sign"].loses and rows["nan"].loses
+
+
+def test_times_of_another_link() -> None:
+    """Two timed epochs lend their times to a curve of four; a training that differs is refused."""
+
+    def steps(record: dict[str, Any]) -> dict[str, Any]:
+        curve = [{**p, "epoch": i, "step": 10 * i} for i, p in enumerate(record["curve"], 1)]
+        return {**record, "curve": curve}
+
+    known = steps(fake("topk", 1, [(1, 0.5), (2, 0.6), (3, 0.7), (4, 0.8)]))
+    timed = steps(fake("topk", 1, [(30, 0.5), (50, 0.6)], rate="100mbit"))
+    found = run_records.retimed(known, timed)
+    assert [p["seconds"] for p in found["curve"]] == [30, 50, 70, 90] and found["seconds"] == 90
+    assert [p["accuracy"] for p in found["curve"]] == [0.5, 0.6, 0.7, 0.8]
+    with pytest.raises(GraceError, match="--timed-epochs"):
+        run_records.retimed(known, steps(fake("topk", 1, [(30, 0.5), (50, 0.61)], rate="100mbit")))
