@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import gc
 import os
+import socket
 import threading
 import time
 from pathlib import Path
@@ -252,6 +253,47 @@ def restarted(rank: int, world: int, store: str) -> None:
 
 def test_a_process_group_that_is_made_anew(launch: Any, tmp_path: Any) -> None:
     launch(restarted, 2, str(tmp_path / "store"), init=False, timeout=40)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def connections(port: int) -> int:
+    """The open connections to a port of this machine, of all its processes."""
+    lines = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path("/proc/net", table).read_text().splitlines()
+    ]
+    return sum(line[2].endswith(f":{port:04X}") and line[3] == "01" for line in lines)
+
+
+def connected(rank: int, world: int, port: int) -> None:
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    model, optimizer, _ = attached("ddp", "none")
+    step(model, optimizer)
+    dist.barrier()
+    before = connections(port)
+    dist.barrier()
+    handles = [grace.manual(text) for text in ("topk:0.1", "powersgd:2", "int8")]
+    for handle in handles:
+        handle.step(torch.randn(64, 64), "w")
+    assert before > 0 and connections(port) == before
+    dist.barrier()
+    dist.destroy_process_group()
+    del model, optimizer, _
+    gc.collect()
+    if rank == 0:  # which served the store
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+    del handles
+
+
+def test_handles_open_no_connections_to_the_store_and_do_not_keep_it(launch: Any) -> None:
+    """torch looks up host names for each: with 64 ranks at once that took seconds."""
+    launch(connected, 2, free_port(), init=False, timeout=40)
 
 
 def gloo_threads() -> set[str]:

@@ -21,6 +21,12 @@ from .base import disagreement
 _BITS = 60
 """Ranks whose arrival is counted in one key: a bit for each, in a signed number of 64 bits."""
 
+BLOCKED_SECONDS = 0.2
+"""How long a request to wait for a key may block the store for the other threads of a rank."""
+
+PAUSE_SECONDS = 0.001
+"""Between two such requests, so that the other threads get their turn."""
+
 
 class StoreAgreement:
     """The agreements of one transport, in order; `label` identifies the transport on all its ranks."""
@@ -104,16 +110,18 @@ class StoreAgreement:
             keys.delete(self._store, offers)
 
     def _wait(self, key: str, deadline: float) -> bool:
-        """Whether a key was set in time."""
-        # Not zero, which would mean to wait without limit.
-        left = max(deadline - time.monotonic(), 0.001)
-        try:
-            self._store.wait([key], datetime.timedelta(seconds=left))
-        except RuntimeError:
-            if time.monotonic() < deadline - 0.05:
-                raise  # the store is gone
-            return False
-        return True
+        """Whether a key was set in time; raises if the store is gone."""
+        while True:
+            left = max(deadline - time.monotonic(), PAUSE_SECONDS)  # zero would mean to wait without limit
+            try:
+                self._store.wait([key], datetime.timedelta(seconds=min(left, BLOCKED_SECONDS)))
+                return True
+            except RuntimeError:
+                if self._store.check([key]):
+                    return True
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(PAUSE_SECONDS)
 
     def _came(self, keys: _Keys, rank: int) -> bool:
         return bool(self._store.add(keys.came(rank // _BITS), 0) >> rank % _BITS & 1)

@@ -218,10 +218,7 @@ class TorchTransport(Transport):
     def _reach(self, text: str, offered: Sequence[str] = (), accepts: Any = bool) -> list[str]:
         if self._agreement is not None:
             return self._agreement.reach(text, self._timeout(), offered, accepts)
-        # Its own connection: a rank that waits in one thread must not block the store for its other threads.
-        default: Any = c10d._get_default_store()
-        store = default.clone()
-        store.set_timeout(self._timeout())
+        store = _JobStore(self._main)
         # Transports are opened in the same order on the ranks of a group, so a count per rank identifies them.
         base = f"grace/{self._main.group().group_name}"
         count = f"{base}/count/{self.rank}"
@@ -240,6 +237,21 @@ class TorchTransport(Transport):
 
     def _timeout(self) -> datetime.timedelta:
         return _timeout(self._main)
+
+
+class _JobStore:
+    """The store of the job, while a process group exists.
+
+    It is the connection that torch has: for another one torch looks up host names, which takes seconds where many ranks
+    do so at once. It is not kept, because rank 0 may serve the store, and must stop with `destroy_process_group`.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def __getattr__(self, name: str) -> Any:
+        self._channel.group()
+        return getattr(c10d._get_default_store(), name)
 
 
 def _timeout(channel: Channel) -> datetime.timedelta:
