@@ -67,3 +67,22 @@ def test_steps_of_sharded_models(tmp_path: Path) -> None:
     whole = 4 * 4 * (256 * 64 + 256 * 256 + 10 * 256 + 522)
     assert 0 < records["int4 (fsdp)"]["leaving_bytes"] < whole * 3 / 4 / 7
     assert records["int4 (hsdp)"]["leaving_bytes"] < whole / 2 + whole / 2 / 6
+
+
+def test_only_sharded_models_reduce_the_gradients_of_every_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "step.json"
+    command = ["bench", "step", "--quick", "--rounds", "3", "--methods", "int4", "--out", str(out)]
+    assert main([*command, "--accumulate", "3", "--through", "optimizer"]) == 2
+    assert "--accumulate 3 is not measured through an optimizer" in " ".join(capsys.readouterr().err.split())
+    command += ["--workers", "2", "--through", "fsdp,ddp"]
+    assert main([*command, "--accumulate", "3"]) == 0
+    assert main(command) == 0
+    sent = {
+        (r["model"], r["through"]): r["leaving_bytes"]
+        for r in results.load(out)["records"]
+        if r["method"] == "int4"
+    }
+    assert sent["small-shapes 3 passes", "fsdp"] == 3 * sent["small-shapes", "fsdp"]
+    assert sent["small-shapes 3 passes", "ddp"] == sent["small-shapes", "ddp"]

@@ -16,6 +16,8 @@ FSDP = "fsdp"
 """FSDP2 without compression; measured beside methods that are attached to sharded models."""
 HSDP = "hsdp"
 """FSDP2 over a mesh of two dimensions, with replicas; a method applies between replicas."""
+OPTIMIZER = "optimizer"
+"""An optimizer, whose gradients stay where the backward pass put them."""
 LOCAL = "local"
 """Local steps, which are attached to no gradients."""
 BASELINES = (DDP, DDP_FP16)

@@ -21,7 +21,7 @@ from ..transport.local import LocalTransport
 from ..workers import run_workers
 from . import plots, remote_hosts, tables, virtual_hosts
 from .results import Results, label_of
-from .selection import ALL, BASELINES, FSDP, HSDP, LOCAL, select
+from .selection import ALL, BASELINES, FSDP, HSDP, LOCAL, OPTIMIZER, select
 from .step_worker import THROUGH, Candidate, remote_worker, worker
 from .workload import Workload
 
@@ -172,6 +172,10 @@ def _measure(
     names: Sequence[str] = (),
 ) -> None:
     """Measure the candidates that are missing in the file."""
+    if setting.workload.accumulate > 1 and any(c.through == OPTIMIZER for c in plan.candidates):
+        raise ConfigError(
+            f"--accumulate {setting.workload.accumulate} is not measured through an optimizer; pass --through ddp, fsdp or hsdp."
+        )
     if any(c.through == HSDP for c in plan.candidates) and (setting.workers < 4 or setting.workers % 2):
         raise ConfigError(
             f"--through hsdp needs two or more pairs of workers, not {setting.workers} workers; pass --workers 4."

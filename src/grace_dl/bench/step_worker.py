@@ -10,14 +10,15 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from ..algebra.local_rule import LocalRule
@@ -28,7 +29,7 @@ from ..integrations.local_steps import LocalSteps
 from ..plan.probe import probe
 from ..telemetry import Stats
 from ..workers import Emit
-from .selection import BASELINES, DDP, DDP_FP16, FSDP, HSDP, LOCAL
+from .selection import BASELINES, DDP, DDP_FP16, FSDP, HSDP, LOCAL, OPTIMIZER
 from .workload import Batch, Workload
 
 SILENT = "no communication"
@@ -40,7 +41,7 @@ SETTLING = 120
 SHORT = 1.0
 """Plain DDP alternates with every candidate if its step takes at most this many seconds."""
 
-THROUGH = ("ddp", "optimizer", FSDP, HSDP)
+THROUGH = ("ddp", OPTIMIZER, FSDP, HSDP)
 """What a method is attached to: a DDP model, which copies gradients into its buckets; an optimizer, whose gradients stay
 where the backward pass put them; a model sharded by FSDP2, whose gradients are reduced to shards; or replicas of a model
 sharded over pairs of workers."""
@@ -59,10 +60,12 @@ def _silent(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annot
     return future
 
 
-def _shard(model: nn.Module, replicas: bool) -> None:
-    """Shard every layer of a model by itself, and what remains with the whole; with replicas, over pairs of workers."""
+def _shard(model: nn.Module, replicas: bool, keep: bool) -> None:
+    """Shard every layer of a model by itself, and what remains with the whole; with replicas, over pairs of workers.
+
+    `keep`: whether layers stay whole after the forward pass.
+    """
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
 
     names = ("replicate", "shard")
     mesh = (
@@ -74,9 +77,8 @@ def _shard(model: nn.Module, replicas: bool) -> None:
     # The innermost first; a layer within another belongs to it.
     inside = {inner for layer in layers for inner in layer.modules() if inner is not layer}
     for module in (*(layer for layer in layers if layer not in inside), model):
-        fully_shard(module, mesh=mesh).set_force_sum_reduction_for_comms(
-            True
-        )  # for plain FSDP2 on Gloo, which has no average
+        sharded = fully_shard(module, mesh=mesh, reshard_after_forward=False if keep else None)
+        sharded.set_force_sum_reduction_for_comms(True)  # for plain FSDP2 on Gloo, which has no average
 
 
 class Trainee:
@@ -88,7 +90,8 @@ class Trainee:
             torch.manual_seed(0)
             model = workload.build()
         if through in (FSDP, HSDP):
-            _shard(model, replicas=through == HSDP)
+            _shard(model, replicas=through == HSDP, keep=workload.accumulate > 1)
+        self._passes = workload.accumulate
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
         self.model: Any = model
         if through == "ddp":
@@ -112,14 +115,14 @@ class Trainee:
             from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
             self.model.register_comm_hook(None, fp16_compress_hook)
-        elif method not in BASELINES and through == "optimizer":
+        elif method not in BASELINES and through == OPTIMIZER:
             self.handle = attach(self.optimizer, method, named_parameters=model.named_parameters())
         elif method not in BASELINES and through == HSDP:
             self.handle = attach(self.model, "none", replicas=method)
         elif method not in BASELINES:
             self.handle = attach(self.model, method)
         # The result overwrites gradients that are not copied, and precomputed gradients are needed again.
-        self._own = workload.given and through == "optimizer"
+        self._own = workload.given and through == OPTIMIZER
         self.times: list[tuple[float, float, float]] = []
         self.settled_after = 0
 
@@ -135,16 +138,34 @@ class Trainee:
             self.period == 1
         ):  # local steps meet at exchanges only; waiting for all would give an exchange more time
             dist.barrier()
-        start = time.perf_counter()
-        loss = self.model(*batch)
-        middle = time.perf_counter()
-        loss.backward()
+        forward = backward = 0.0
         end = time.perf_counter()
+        for number in range(1, self._passes + 1):
+            start = end
+            with self._between_passes() if number < self._passes else nullcontext():
+                loss = self.model(*batch)
+                middle = time.perf_counter()
+                loss.backward()
+            end = time.perf_counter()
+            forward, backward = forward + middle - start, backward + end - middle
         self.optimizer.step()
         if isinstance(self.handle, LocalSteps):
             self.handle.step()
         if keep:
-            self.times.append((middle - start, end - middle, time.perf_counter() - end))
+            self.times.append((forward, backward, time.perf_counter() - end))
+
+    @contextmanager
+    def _between_passes(self) -> Iterator[None]:
+        """DDP exchanges gradients in the last pass; FSDP2 reduces them in every one, but gathers parameters once."""
+        if isinstance(self.model, FSDPModule):
+            self.model.set_reshard_after_backward(False)
+            yield
+            self.model.set_reshard_after_backward(True)
+        elif isinstance(self.model, DistributedDataParallel):
+            with self.model.no_sync():
+                yield
+        else:
+            yield
 
     @property
     def seconds(self) -> float:

@@ -111,12 +111,13 @@ def recipe_of(name: str) -> Recipe:
 
 @dataclass(frozen=True)
 class Workload:
-    """A model with sizes; None for the model's defaults."""
+    """A model with sizes; None for the model's defaults. `accumulate`: the passes of a step, whose gradients are added."""
 
     model: str
     batch_size: int | None = None
     image_size: int | None = None
     length: int | None = None
+    accumulate: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", model_name(self.model))
@@ -152,7 +153,13 @@ class Workload:
 
     def __str__(self) -> str:
         """The model and its non-default sizes: `resnet18 bs8 64px`."""
-        sizes = (("bs{}", self.batch_size), ("{}px", self.image_size), ("length {}", self.length))
+        passes = self.accumulate if self.accumulate > 1 else None
+        sizes = (
+            ("bs{}", self.batch_size),
+            ("{}px", self.image_size),
+            ("length {}", self.length),
+            ("{} passes", passes),
+        )
         return " ".join([self.model, *(form.format(size) for form, size in sizes if size is not None)])
 
     def build(self) -> nn.Module:
@@ -186,6 +193,7 @@ def workloads(
     batch_size: int | None = None,
     image_size: int | None = None,
     length: int | None = None,
+    accumulate: int = 1,
 ) -> list[Workload]:
     """One workload per model; sizes apply to the models that have them.
 
@@ -194,13 +202,14 @@ def workloads(
     """
     names = [model_name(name) for name in models]
     if len(names) == 1:
-        return [Workload(names[0], batch_size, image_size, length)]
+        return [Workload(names[0], batch_size, image_size, length, accumulate)]
     return [
         Workload(
             name,
             batch_size if recipe_of(name).batch_size is not None else None,
             image_size if recipe_of(name).image_size is not None else None,
             length if recipe_of(name).length is not None else None,
+            accumulate,
         )
         for name in dict.fromkeys(names)
     ]

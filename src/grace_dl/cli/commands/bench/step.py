@@ -82,6 +82,13 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
         "--image-size", type=whole(), metavar="N", help="pixels per side (default 224; inception-v4: 299)"
     )
     parser.add_argument("--length", type=whole(), metavar="N", help="words of a sentence (default 64)")
+    parser.add_argument(
+        "--accumulate",
+        type=whole(),
+        default=1,
+        metavar="N",
+        help="forward and backward passes per step; DDP exchanges their sum, FSDP2 reduces the gradients of every pass and gathers parameters once (default 1)",
+    )
     add_threads(parser, several=False)
     parser.add_argument(
         "--rounds", type=whole(3), default=15, metavar="N", help="steps measured, at most (default 15)"
@@ -102,4 +109,5 @@ def workloads_of(arguments: argparse.Namespace, default: str) -> list[Workload]:
     from ....bench.workload import workloads
 
     models = arguments.model or ["small-shapes" if arguments.quick else default]
-    return workloads(models, arguments.batch_size, arguments.image_size, arguments.length)
+    sizes = arguments.batch_size, arguments.image_size, arguments.length
+    return workloads(models, *sizes, arguments.accumulate)
