@@ -14,8 +14,8 @@ from .memory.conversion import dealt
 from .names import canonical
 from .transport import Transport
 
-FORMAT = 4
-_FIELDS = ("rank", "world_size", "loss_scale", "steps", "carried", "communicators", "parts")
+FORMAT = 5
+_FIELDS = ("rank", "world_size", "loss_scale", "steps", "carried", "moved", "communicators", "parts")
 _SLICE = re.compile(r"(.*?)((?:#\d+)?'?)", re.DOTALL)
 """A key of a memory: the parameter's name, and which slice of it."""
 
@@ -34,6 +34,7 @@ def taken(
         "loss_scale": state.loss_scale,
         "steps": dict(state.steps),
         "carried": {name: owed.clone() for name, owed in state.carried.items()},
+        "moved": sorted(state.moved),
         "communicators": {text: found.saved_as for text, found in communicators.items()},
         "parts": {
             text: {label: memory.state_dict() for label, memory in found.memories().items()}
@@ -202,7 +203,8 @@ def converted(
             carried[name] = carried[name] + share if name in carried else share
     ways = {text: communicator.saved_as for text, communicator in communicators.items()}
     place = {"rank": rank, "world_size": size}
-    return {**states[0], **place, "carried": carried, "communicators": ways, "parts": parts}
+    moved = sorted({*states[0]["moved"], *states[0]["steps"]})  # some may carry more than they did
+    return {**states[0], **place, "carried": carried, "moved": moved, "communicators": ways, "parts": parts}
 
 
 def adapted(state: Saved, communicators: Mapping[str, Communicator]) -> Saved:
@@ -244,6 +246,7 @@ def renamed(state: Saved, known: Collection[str]) -> Saved:
         **state,
         "steps": _keys(state["steps"], rename),
         "carried": _keys(state["carried"], rename),
+        "moved": [rename(name) for name in state["moved"]],
         "parts": {
             text: {label: _keys(memory, rename) for label, memory in memories.items()}
             for text, memories in state["parts"].items()

@@ -67,7 +67,7 @@ class Session:
     ) -> None:
         self.transport = transport
         self.stats = Stats()
-        self.state = State()
+        self.state = State(joinable=transport.renewable)
         self._way = way
         self._make_tuner = tuner
         self._routing = Routing()
@@ -269,6 +269,7 @@ class Session:
         try:
             steps = {str(name): int(step) for name, step in state["steps"].items()}
             carried = {name: owed.detach().clone() for name, owed in state["carried"].items()}
+            moved = {str(name) for name in state["moved"]}
             for memory, saved in memories.items():
                 memory.load_state_dict(saved)
             if self.tuner is not None:
@@ -281,7 +282,7 @@ class Session:
                 raise saved_state.damaged(error) from error
             raise
         self.state.loss_scale = state["loss_scale"]
-        self.state.steps, self.state.carried = steps, carried
+        self.state.steps, self.state.carried, self.state.moved = steps, carried, moved
         self.state.furthest = max(steps.values(), default=0)
         self.forget_buckets()
         self._routing.locate(steps)

@@ -73,7 +73,9 @@ def test_nodes_exchange_their_averages(place: int, case: Case) -> None:
         assert off.float().mean() <= 0.02
     sent = total(torch.tensor(h.stats().between_bytes) for h in handles)
     reference = total(torch.tensor(h.stats().leaving_bytes) for h in among_nodes)
-    assert sent == reference or case.method in ("threshold", "adaq")
+    # Among nodes flags are always sent, because one of them may not use a parameter.
+    flags = reference / 1000 if case.method in ("none", "fp16", "bf16") else 0
+    assert 0 <= sent - reference <= flags or case.method in ("threshold", "adaq")
 
 
 @pytest.mark.parametrize("inner", ["none", "int8:memory=residual", "int8", "fp16"])
@@ -365,7 +367,7 @@ def test_switching_back_and_forth_at_once_keeps_ranks_together() -> None:
         handle.switch(grace.hierarchical(outer=grace.powersgd(2)))
         handle.switch(grace.hierarchical(outer=grace.none()))
         handle.detach()
-        assert set(handle.state_dict()["carried"]) == {"layer.weight"}
+        assert handle.state_dict()["moved"] == ["layer.weight"]
         return results + [handle.step(g, "layer.weight") for g in grads[transport.rank][1:]]
 
     answers = world.run(work)

@@ -95,6 +95,14 @@ class Checkpointed(MLP):
         return last(checkpoint(nn.Sequential(*middle), first(input), use_reentrant=False))  # type: ignore[no-any-return]
 
 
+class CheckpointedLast(MLP):
+    """Computes its last layers again, in a backward pass of their own within the backward pass."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        first, *rest = self
+        return checkpoint(nn.Sequential(*rest), first(input), use_reentrant=True)  # type: ignore[no-any-return]
+
+
 class Adapted(nn.Module):
     """A frozen layer with a trained low-rank adapter, as in parameter-efficient fine-tuning."""
 
@@ -156,6 +164,7 @@ USAGES = {
     "all 1-D": Usage(AllOneDimensional),
     "channels_last": Usage(Convolutional, shape=(4, 192)),
     "checkpointed": Usage(Checkpointed),
+    "checkpointed to the end": Usage(CheckpointedLast),
     "adapter": Usage(Adapted, compress_all=True),
     "500 parameters": Usage(Many, compress_all=True),
     "float64": Usage(double),

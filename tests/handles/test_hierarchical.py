@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pytest
+import torch
 
+import grace_dl as grace
 from handles import contract
 from handles.contract import Check
 from handles.targets import DDPTarget, LocalStepsTarget, ManualTarget, OptimizerTarget, Target
@@ -98,3 +100,41 @@ IN_DDP = [
 )
 def test_contract(launch: Any, target: type[Target], check: Check) -> None:
     check.verify(4, launch(check.work, 4, target, *check.arguments))
+
+
+class Tracks(torch.nn.Module):
+    """Uses its side branch when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.main, self.side = torch.nn.Linear(20, 64), torch.nn.Linear(20, 64)
+
+    def forward(self, x: torch.Tensor, with_side: bool) -> torch.Tensor:
+        return self.main(x) + self.side(x) if with_side else self.main(x)  # type: ignore[no-any-return]
+
+
+def on_one_node(rank: int, world: int, door: str, outer: str) -> dict[str, Any]:
+    model: torch.nn.Module = Tracks()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    method = grace.parse(f"hierarchical(inner=none; outer={outer}; ranks_per_node=1)")
+    if door == "ddp":
+        model = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+        handle = grace.attach(model, method)
+    else:
+        handle = grace.attach(optimizer, method, named_parameters=model.named_parameters())
+    for step in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(2, 20) * (rank + 1), with_side=rank == 0 or step > 0).square().mean().backward()
+        optimizer.step()
+    weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    return {"weights": weights, "steps": handle.state_dict()["steps"]}
+
+
+@pytest.mark.parametrize("outer", ["none", "fp16", "bf16", "topk:0.5,dense_below=0"])
+@pytest.mark.parametrize("door", ["ddp", "optimizer"])
+def test_a_parameter_that_one_node_uses(launch: Any, door: str, outer: str) -> None:
+    first, second = launch(on_one_node, 2, door, outer)
+    assert torch.equal(first["weights"], second["weights"])
+    assert first["steps"] == second["steps"]
+    assert set(first["steps"].values()) == {2}

@@ -23,7 +23,8 @@ model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 10))
 optimizer = hvd.DistributedOptimizer(
     torch.optim.SGD(model.parameters(), lr=0.05),
     named_parameters=model.named_parameters(),
-    grace=grace.topk(0.05),
+    # After a restart the schedule begins anew: ranks that stay carry what they have not sent, and a new one has nothing.
+    grace=grace.schedule((0, grace.none()), (4, grace.topk(0.05))),
 )
 
 

@@ -348,3 +348,15 @@ def test_clear(dtype, threads):
         whole = torch.ones(n + 3, dtype=dtype)
         K.clear_(whole[2:-1])
         assert torch.equal(whole, torch.cat([torch.ones(2), torch.zeros(n), torch.ones(1)]).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("n", [0, 1, 100])
+def test_divide(dtype, n):
+    x = torch.randn(n).to(dtype)
+    y = x.clone()
+    assert not K.divide_(x, 3.0) and not R.divide_(y, 3.0)
+    assert torch.equal(x, y)
+    for value in (float("inf"), float("nan")):
+        for kernels in (K, R):
+            assert bool(kernels.divide_(torch.full((n,), value, dtype=dtype), 3.0)) == (n > 0)

@@ -20,14 +20,14 @@ TIMEOUT = datetime.timedelta(seconds=20)
 
 
 class Counted:
-    """A rank's view of a store, with the number of its requests, without those to wait, which depends on time."""
+    """A rank's view of a store, with the number of its requests, without those in a wait, which depend on time."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
         self.requests = 0
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        self.requests += name not in ("wait", "check")
+        self.requests += name != "check"
         return getattr(self._store, name)
 
 

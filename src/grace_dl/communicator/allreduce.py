@@ -69,7 +69,7 @@ class Allreduce(SegmentCommunicator):
 
     def program(self, bucket: Bucket) -> Program:
         if self._stateless and bucket.flat is not None:
-            owing = any(segment.name in self.state.carried for segment in bucket.segments)
+            owing = any(self.state.may_owe(segment.name) for segment in bucket.segments)
             return self._paying(bucket) if owing else self._whole(bucket, bucket.flat)
         if self.compressor.multi_round:
             return self._several(bucket)
@@ -148,7 +148,7 @@ class Allreduce(SegmentCommunicator):
         return self._dense_fault(sums)
 
     def _paying(self, bucket: Bucket) -> Program:
-        """A bucket that carries residuals of a previous method, with flags: an unused parameter keeps its residual."""
+        """A bucket of which some rank may carry residuals, with flags: an unused parameter keeps its residual."""
         key = (bucket.key, "paying")
         yield from self._one(Bucket(key, bucket.segments, compress_all=bucket.compress_all))
         self._plans.pop(key, None)  # its frame is not needed again

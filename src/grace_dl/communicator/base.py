@@ -146,7 +146,6 @@ class Communicator:
         """
         memories: dict[str, SavedMemory] = {label: {} for label in self.memories()}
         memories["memory"] = convert(self.memory, [state.memory for state in old], rank, size)
-        # All ranks carry something, if only zeros: plain averaging sends buckets with carried residuals another way.
         carried = {name: torch.zeros_like(owed) for state in old for name, owed in state.of_average.items()}
         for state in old[rank::size]:
             for name, owed in state.of_average.items():
@@ -172,7 +171,10 @@ class Communicator:
     def release(self, name: str) -> None:
         """Drop a parameter's state; its residual is carried over."""
         self.state.carry(name, self.owed(name))
-        for memory in self.memories().values():
+        memories = self.memories().values()
+        if not all(isinstance(memory, NoneMemory) for memory in memories):
+            self.state.moved.add(name)
+        for memory in memories:
             for key in memory.keys_of(name):
                 del memory.state[key]
 

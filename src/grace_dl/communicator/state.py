@@ -6,13 +6,20 @@ from torch import Tensor
 
 
 class State:
-    """Owned by a session and shared by its communicators."""
+    """Owned by a session and shared by its communicators.
 
-    def __init__(self) -> None:
+    `joinable`: whether ranks may join that have no state.
+    """
+
+    def __init__(self, joinable: bool = False) -> None:
+        self._joinable = joinable
         self.steps: dict[str, int] = {}
         """Committed steps of each parameter."""
         self.carried: dict[str, Tensor] = {}
-        """The residual of a previous method, flat, in units of the gradient; added to the next gradient."""
+        """The residual of a previous method, flat, in units of the gradient; added to the next gradient. Ranks differ: one
+        that did not use a parameter has nothing to carry."""
+        self.moved: set[str] = set()
+        """Parameters whose method has changed since their last committed step; the same on every rank."""
         self.loss_scale: float | None = None
         self.furthest = 0
         """The largest number of committed steps of any parameter: the training step."""
@@ -26,6 +33,11 @@ class State:
         done = self.steps[name] = self.steps.get(name, 0) + 1
         self.furthest = max(self.furthest, done)
         self.carried.pop(name, None)
+        self.moved.discard(name)
+
+    def may_owe(self, name: str) -> bool:
+        """Whether some rank may carry a residual of a parameter; the same on every rank."""
+        return name in self.moved or (self._joinable and name not in self.steps)
 
     def carry(self, name: str, owed: Tensor | None) -> None:
         """Add a method's residual to the carried one."""

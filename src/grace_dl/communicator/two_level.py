@@ -17,7 +17,6 @@ from torch import Tensor
 from ..errors import PayloadError, PeerError
 from ..memory.base import Memory
 from ..memory.conversion import SavedMemory, convert
-from ..memory.none import NoneMemory
 from ..pipeline.bucket import Bucket, Segment
 from ..pipeline.driver import Program
 from ..pipeline.frame import align
@@ -136,22 +135,9 @@ class TwoLevel(Communicator):
             return
         self.inner.take(name, other.inner)
         self.outer.take(name, other.outer)
-        if not self.outer._alike(other.outer):
-            other._level(name)
         if name in other.owners.state:
             self.owners.state[name] = other.owners.state.pop(name)
         self.forget_plans()  # owners and the outer method's state are laid out with a bucket
-
-    def release(self, name: str) -> None:
-        if not isinstance(self.outer.memory, NoneMemory):
-            self._level(name)
-        super().release(name)
-
-    def _level(self, name: str) -> None:
-        """Carry over zeros on ranks that owe nothing: a parameter has a carried residual on all ranks, or on none."""
-        slots = self.owners.state.get(name)
-        if slots is not None:
-            self.state.carried.setdefault(name, torch.zeros(int(slots["owner"][-1])))
 
     def forget_plans(self) -> None:
         super().forget_plans()
@@ -254,7 +240,7 @@ class TwoLevel(Communicator):
             results.append(result)
             flags.append(result[: len(segments)])
             values.append(parts)
-            shares.append(Bucket(bucket.key, list(map(_like, segments, parts)), flat, bucket.compress_all))
+            shares.append(Bucket(bucket.key, list(map(_like, segments, parts)), None, bucket.compress_all))
         mine = shares[self._place[1]]
         # Residuals of parameters that are not compressed any more are carried over, before this step is encoded.
         self.inner.release_dense(bucket)
@@ -274,8 +260,7 @@ class TwoLevel(Communicator):
         columns = []
         for pieces in slices.owned:
             segments = [bucket.segments[piece.place] for piece in pieces]
-            flat = blank(sum(segment.flat.numel() for segment in segments), bucket.dtype)
-            share = Bucket(bucket.key, segments, flat, bucket.compress_all)
+            share = Bucket(bucket.key, segments, None, bucket.compress_all)
             columns.append(self.outer.outline(share, estimate) if segments else [Stage(None)])
         size = self.outer.transport.size
         loads = [

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-
 from .. import digest
 
 LOCAL = ("e",)
@@ -16,9 +14,7 @@ LOCAL = ("e",)
 def without_residuals(state: Mapping[str, Any], rank: int, size: int) -> dict[str, Any]:
     """Convert the state of another rank so that this one can load it."""
     parts = _selected(state["parts"], lambda part, label, name, slot: slot not in LOCAL)
-    # All ranks must carry residuals for the same parameters.
-    carried = {name: torch.zeros_like(owed) for name, owed in state["carried"].items()}
-    return digest.sealed({**state, "rank": rank, "world_size": size, "parts": parts, "carried": carried})
+    return digest.sealed({**state, "rank": rank, "world_size": size, "parts": parts, "carried": {}})
 
 
 def with_residuals(state: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

@@ -97,6 +97,8 @@ class DDPHandle(Handle):
             self._start()
         driver = self._driver
         assert driver is not None
+        if self._pass is None:
+            self._pass = BackwardPass(self._passed, self._take_back)
         try:
             driver.launch(self._bucket(bucket))
             buffer = bucket.buffer()
@@ -117,11 +119,14 @@ class DDPHandle(Handle):
 
     def _start(self) -> None:
         self._take_back()
-        self._pass = BackwardPass(lambda: None, self._take_back)
         if self._scaler is not None:
             self.session.set_loss_scale(float(self._scaler.get_scale()))
         self._futures = []
         self._driver = self.session.driver()
+
+    def _passed(self) -> None:
+        """A pass within the backward pass, that of a reentrant checkpoint, ended before the last bucket."""
+        self._pass = None
 
     def _take_back(self) -> None:
         """Abort the step in progress, if any: its backward pass has raised."""

@@ -21,11 +21,8 @@ from .base import disagreement
 _BITS = 60
 """Ranks whose arrival is counted in one key: a bit for each, in a signed number of 64 bits."""
 
-BLOCKED_SECONDS = 0.2
-"""How long a request to wait for a key may block the store for the other threads of a rank."""
-
-PAUSE_SECONDS = 0.001
-"""Between two such requests, so that the other threads get their turn."""
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.1
+"""Seconds between two looks at a key. The pause grows with the time waited, by an eighth of it."""
 
 
 class StoreAgreement:
@@ -111,17 +108,15 @@ class StoreAgreement:
 
     def _wait(self, key: str, deadline: float) -> bool:
         """Whether a key was set in time; raises if the store is gone."""
-        while True:
-            left = max(deadline - time.monotonic(), PAUSE_SECONDS)  # zero would mean to wait without limit
-            try:
-                self._store.wait([key], datetime.timedelta(seconds=min(left, BLOCKED_SECONDS)))
-                return True
-            except RuntimeError:
-                if self._store.check([key]):
-                    return True
-            if time.monotonic() >= deadline:
+        # Not `wait`, which blocks the store for the other threads of this rank, and prints warnings when its time is up.
+        begin = time.monotonic()
+        while not self._store.check([key]):
+            now = time.monotonic()
+            if now >= deadline:
                 return False
-            time.sleep(PAUSE_SECONDS)
+            pause = min(max((now - begin) / 8, SHORTEST_PAUSE), LONGEST_PAUSE)
+            time.sleep(min(pause, deadline - now))
+        return True
 
     def _came(self, keys: _Keys, rank: int) -> bool:
         return bool(self._store.add(keys.came(rank // _BITS), 0) >> rank % _BITS & 1)

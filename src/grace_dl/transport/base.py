@@ -75,6 +75,9 @@ class Transport(abc.ABC):
     stale = False
     """Whether the engine was restarted since this was created, perhaps with different ranks."""
 
+    renewable = False
+    """Whether it can be `renew`ed, perhaps with ranks that join without any state."""
+
     def renew(self) -> Transport:
         """A new transport on the current engine."""
         raise NotImplementedError

@@ -115,6 +115,8 @@ class HorovodHandle(Handle):
 class HorovodTransport(Transport):
     """Collectives of a Horovod process set (by default of all ranks)."""
 
+    renewable = True
+
     def __init__(self, process_set: Any = None, timeout: float | None = None) -> None:
         if not hvd.is_initialized():
             raise ConfigError("Horovod is not initialised in this process; call hvd.init() first.")
