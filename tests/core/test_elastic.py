@@ -22,8 +22,9 @@ from grace_dl.memory.dgc import DgcMemory
 from grace_dl.methods.int4 import Int4Compressor
 from grace_dl.methods.topk import TopKCompressor
 from grace_dl.registry import unregister
+from grace_dl.session import Session
 from grace_dl.transport.simulated import World
-from values import total
+from values import not_none, total
 
 CHANGES = [(2, 3), (3, 1)]
 STEPS = 3
@@ -246,3 +247,30 @@ def test_ranks_that_stay_keep_the_weight_of_their_residual() -> None:
     handle.session.rejoin(simulated(3)[0])
     after = handle.session.residual("w")
     assert after is not None and torch.allclose(after, expected)
+
+
+def test_a_rank_that_joins_has_nothing_to_carry() -> None:
+    """As when Horovod restarts: the schedule begins anew, and plain averaging pays what the old ranks have not sent."""
+    method = as_method("schedule(0=none; 2=topk:0.5,dense_below=0)")
+    world, larger = simulated(2, timeout=20), simulated(3, timeout=20)
+    for transport in (*world, *larger):
+        transport.renewable = True
+    sessions = world.run(lambda t: Session(method, t))
+    grads = gradients(3, 6)
+    world.run(lambda t: [sessions[t.rank].step(g, "w") for g in grads[t.rank][:4]])
+    before = [not_none(session.residual("w")).view(SHAPE) for session in sessions]
+    assert all(owed.any() for owed in before)
+
+    def work(transport: Any) -> Tensor:
+        if transport.rank == 2:
+            session = Session(method, transport)
+        else:
+            session = sessions[transport.rank]
+            session.rejoin(transport)
+        return session.step(grads[transport.rank][4], "w")
+
+    first, *others = larger.run(work)
+    assert all(bits_equal(first, other) for other in others)
+    # They keep their weight in the average: what was owed to one of two is 3/2 of that among three.
+    expected = total(g[4] for g in grads) / 3 + total(before) / 2
+    assert torch.allclose(first, expected, atol=1e-5)
