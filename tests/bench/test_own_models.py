@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -36,6 +37,14 @@ def no_batch(): return nn.Linear(2, 2), "batch"
 def no_loss(): return nn.Linear(2, 2), torch.ones(3, 2)
 def misfit(): return WithLoss(), torch.randn(4, 65)
 def needs(argument): return argument
+def leaving(): raise SystemExit(3)
+def number(): return nn.Linear(2, 2), 3
+
+class Leaving(nn.Linear):
+    def forward(self, x):
+        raise SystemExit
+
+def left(): return Leaving(2, 2), torch.ones(3, 2)
 """
 
 
@@ -76,12 +85,38 @@ def test_sizes_apply_to_the_other_models_of_a_list() -> None:
         ("own_project:no_loss", "the loss must be a single number"),
         ("own_project:misfit", "the model raised RuntimeError"),
         ("own_project:needs", "it is called without arguments"),
+        ("own_project:leaving", "own_project:leaving ended the program (exit code 3)"),
+        ("own_project:left", "the model ended the program (exit code 0)"),
+        ("own_project:number", "returned a batch of int"),
     ],
 )
 def test_wrong_functions_get_one_line(name: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--model", name, "--methods", "int8"]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "code, message",
+    [
+        ("import sys; sys.exit(4)", "ended the program (exit code 4)"),
+        ("import sys; sys.exit()", "ended the program (exit code 0)"),
+        ("import sys; sys.exit('no data\\nhere')", "ended the program (no data here)"),
+        (
+            "import argparse; p = argparse.ArgumentParser(); p.add_argument('--data', required=True); p.parse_args()",
+            "ended the program (exit code 2); put what runs training under if __name__ == '__main__'.",
+        ),
+    ],
+)
+def test_modules_that_end_the_program_get_one_line(
+    code: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = argparse.ArgumentParser.error
+    (tmp_path / "own_script.py").write_text(code)
+    assert main(["plan", "--model", "own_script:build", "--methods", "int8"]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1 and "usage" not in error
+    assert argparse.ArgumentParser.error is before
 
 
 def test_steps_and_plans_take_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

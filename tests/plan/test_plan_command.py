@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from grace_dl.cli.commands import plan
 from grace_dl.cli.main import main
 from grace_dl.formatting import escape
 from grace_dl.plan.profile import Profile
@@ -84,6 +85,21 @@ def test_models_and_profiles_are_sources_too(tmp_path: Path, capsys: pytest.Capt
         ([*FIGURES, "--cluster", "lots"], "'lots' is no cluster"),
         ([*FIGURES, "--cluster", "0x8@1gbit"], "nodes=0"),
         ([*FIGURES, "--cluster", "9999999x8@1gbit"], "79,999,992 workers"),
+        ([*FIGURES, "--cluster", "4x2@unlimited"], "a plan needs the rate of the link"),
+        ([*FIGURES, "--cluster", "4x2@fast"], "write 100mbit, 1gbit, 10gbit or 400gbit.\n"),
+        ([*FIGURES, "--cluster", ""], "'' is no cluster"),
+        ([*FIGURES, "--engine", ""], "engine=''"),
+        ([*FIGURES, "--steps", "20"], "--steps has no effect without a command"),
+        (["--parameters", "1e13", "--backward", "1s"], "must be a number in [1, 2e+12]"),
+        (
+            ["--check", "x.json", "--latency", "3us", "--model", "cnn"],
+            "--model, --latency have no effect with --check",
+        ),
+        (["--check", "x.json", "--report", "x.html", "--steps", "20"], "--report, --steps have no effect"),
+        (
+            ["--validate", "x.csv", "--fresh", "--methods", "int8"],
+            "--methods, --fresh have no effect with --validate",
+        ),
         ([*FIGURES, "--engine", "mpi"], "engine='mpi'"),
         ([*FIGURES, "--latency", "1"], "--latency '1' is no duration"),
         ([*FIGURES, "--inner-rate", "fast"], "rate 'fast' is no link rate"),
@@ -100,3 +116,28 @@ def test_wrong_input_gets_one_line(
     assert main(["plan", *options]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+def test_links_within_a_node_may_be_unlimited(tmp_path: Path) -> None:
+    options = [
+        "--cluster",
+        "2x2@1gbit",
+        "--inner-rate",
+        "unlimited",
+        "--methods",
+        "int8",
+        "--out",
+        "plan.json",
+    ]
+    assert main(["plan", *FIGURES, *options]) == 0
+    assert "Infinity" not in (tmp_path / "plan.json").read_text()
+    assert main(["report", "plan.json"]) == 0
+
+
+def test_the_page_is_not_the_result_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "_predict", lambda *arguments: pytest.fail("it was predicted"))
+    assert main(["plan", *FIGURES, "--out", "q.json", "--report", "./q.json"]) == 2
+    assert "--report q.json is the result file, too; write q.html." in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
+import os
+import re
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -96,7 +102,12 @@ def test_figures_make_a_profile() -> None:
 
 
 @pytest.mark.parametrize(
-    "figures", [{"parameters": 0, "backward": 1.0}, {"parameters": 10, "backward": -1.0}]
+    "figures",
+    [
+        {"parameters": 1e13, "backward": 1.0},
+        {"parameters": 0, "backward": 1.0},
+        {"parameters": 10, "backward": -1.0},
+    ],
 )
 def test_impossible_figures_are_rejected(figures: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
@@ -117,13 +128,42 @@ def test_buckets_are_those_of_ddp() -> None:
         ({"parameters": []}, "no parameters"),
         ({"forward": -1}, "forward=-1"),
         ({"parameters": [["w", [2], "float32", 0.1]] * 2}, "names a parameter twice"),
+        ({"parameters": None}, "parameters=None must be a list"),
+        ({"parameters": [["w", [2], "float32"]]}, "must be a list of name, shape, dtype and time"),
+        ({"parameters": [[7, [2], "float32", 0.1]]}, "must be a list of name"),
+        ({"parameters": [{"a": 1, "b": 2, "c": 3, "d": 4}]}, "must be a list of name"),
+        *(
+            ({"parameters": [["w", shape, "float32", 0.1]]}, "the shape of 'w' is")
+            for shape in ("23", [2.5], [True], [-2, -2], [0], [2**40, 2**40], 5, [[2]])
+        ),
+        *(
+            ({"parameters": [["w", [2], kind, 0.1]]}, "the dtype of 'w' is")
+            for kind in ("int64", "bool", "nn", "float33", 3, None)
+        ),
+        *(
+            ({"parameters": [["w", [2], "float32", ready]]}, "the ready time of 'w'=")
+            for ready in (-0.1, math.nan, math.inf, 10**400, "soon", True, None)
+        ),
+        *(({"update": time}, "update=") for time in (math.nan, math.inf, 10**400, True, "1.0")),
+        ({"device": 3}, "device=3 must be text"),
+        ({"origin": ["a"]}, "must be text"),
+        ({"model": None}, "model=None must be text"),
     ],
 )
 def test_damaged_profiles_are_rejected(change: dict[str, object], message: str, tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     Profile.from_figures(parameters=10, backward=1.0).save(path)
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=re.escape(message)) as error:
+        Profile.load(path)
+    assert "\n" not in str(error.value) and "ConfigError" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, "\x00", "[]", '{"grace_profile": 1}'])
+def test_other_files_are_no_profiles(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"profile\.json is (no|a damaged) profile"):
         Profile.load(path)
 
 
@@ -144,3 +184,136 @@ def test_a_second_model_does_not_disturb_a_profile(recwarn: pytest.WarningsRecor
         train(first, 1)
         train(second, 3)
     assert recorder.profile is not None and not recwarn.list
+
+
+class Slow(nn.Module):
+    """A model whose forward pass takes a known time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.seconds = seconds
+
+    def forward(self, x: Any) -> Any:
+        time.sleep(self.seconds)
+        return self.layer(x)
+
+
+def recorded(model: nn.Module, step: Any, steps: int = 3) -> Profile:
+    """The profile of a training whose steps `step` computes."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    recorder = grace.profile(model, None, steps=steps)
+    for _ in range(steps + WARM_UP):
+        step()
+        optimizer.step()
+    assert recorder.profile is not None
+    return recorder.profile
+
+
+def test_every_pass_of_gradient_accumulation_counts() -> None:
+    model = Slow(0.02)
+
+    def step() -> None:
+        for _ in range(4):
+            model(torch.ones(4, 8)).sum().backward()
+
+    found = recorded(model, step)
+    assert found.forward >= 0.08 and found.backward < 0.06
+    assert 0 < found.parameters[-1].ready <= found.backward
+
+
+def test_every_forward_pass_before_one_backward_pass_counts() -> None:
+    model = Slow(0.02)
+    found = recorded(model, lambda: (model(torch.ones(4, 8)) + model(torch.zeros(4, 8))).sum().backward())
+    assert found.forward >= 0.04 > found.backward
+
+
+def test_a_forward_pass_after_the_backward_pass_changes_nothing() -> None:
+    model = Slow(0.02)
+
+    def step() -> None:
+        model(torch.ones(4, 8)).sum().backward()
+        model(torch.ones(4, 8))
+
+    found = recorded(model, step)
+    assert found.forward >= 0.02 > found.backward
+
+
+def record_accumulation(rank: int, world: int) -> float:
+    model = DistributedDataParallel(Slow(0.02))
+
+    def step() -> None:
+        for last in (False, False, True):
+            with contextlib.nullcontext() if last else model.no_sync():
+                model(torch.ones(4, 8)).sum().backward()
+
+    return recorded(model, step).forward
+
+
+def test_passes_without_synchronization_count(launch) -> None:  # type: ignore[no-untyped-def]
+    assert all(forward >= 0.06 for forward in launch(record_accumulation, 2))
+
+
+class Named(nn.Module):
+    """A model with a child called `module`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.module(x))
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, nn.DataParallel])
+def test_models_are_unwrapped_by_type(wrap: Any) -> None:
+    model = wrap(Named())
+    found = recorded(model, lambda: model(torch.ones(4, 8)).sum().backward())
+    names = {parameter.name for parameter in found.parameters}
+    assert names == {"module.weight", "module.bias", "head.weight", "head.bias"} and found.model == "Named"
+
+
+def test_a_compiled_model_has_the_names_of_the_original() -> None:
+    model: Any = torch.compile(Named(), backend="eager")
+    found = recorded(model, lambda: model(torch.ones(4, 8)).sum().backward())
+    assert found.model == "Named" and "head.weight" in {parameter.name for parameter in found.parameters}
+
+
+def test_empty_parameters_are_left_out(tmp_path: Path) -> None:
+    model = net()
+    model.register_parameter("empty", nn.Parameter(torch.ones(0, 4)))
+    grace.profile(model, tmp_path / "p.json", steps=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(1 + WARM_UP):
+        (model(torch.randn(8, 8)).square().mean() + model.empty.sum()).backward()  # type: ignore[operator, union-attr]
+        optimizer.step()
+    assert "empty" not in {parameter.name for parameter in Profile.load(tmp_path / "p.json").parameters}
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_paths_are_checked_before_training(
+    rank: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    (tmp_path / "file").touch()
+    for path, message in (("", "must name a file"), (3, "must name a file"), (tmp_path, "is a folder")):
+        with pytest.raises(ConfigError, match=message):
+            grace.profile(net(), path)  # type: ignore[arg-type]
+    unwritable = tmp_path / "file" / "profile.json"
+    if rank == "0":
+        with pytest.raises(ConfigError, match="cannot be written"):
+            grace.profile(net(), unwritable)
+    else:
+        grace.profile(net(), unwritable).close()
+
+
+def test_a_profile_that_cannot_be_written_does_not_end_training(tmp_path: Path) -> None:
+    model, folder = net(), tmp_path / "made"
+    folder.mkdir()
+    recorder = grace.profile(model, folder / "profile.json", steps=1)
+    os.rmdir(folder)
+    folder.touch()  # a file in place of the folder
+    with pytest.warns(UserWarning, match="cannot be written to"):
+        train(model, 2 + WARM_UP)
+    assert recorder.profile is not None

@@ -168,6 +168,12 @@ def test_break_even_needs_a_common_rate() -> None:
         ('{"schema": 2, "records": []}', "has no command"),
         ({"benchmark": "dance", "records": [{}]}, "known: kernels, step, link"),
         ({"benchmark": "step", "records": []}, "holds no records"),
+        ({"benchmark": "step", "records": []}, "let `grace bench step` add"),
+        ({"benchmark": "plan", "records": []}, "let `grace plan` add"),
+        ({"benchmark": "plan", "records": [{"id": "a"}]}, "write it anew with `grace plan`."),
+        ({"benchmark": "plan-check", "records": [{"id": "a"}]}, "anew with `grace plan --check`."),
+        ({"benchmark": "plan-validation", "records": [{"id": "a"}]}, "anew with `grace plan --validate`."),
+        ({"benchmark": "link", "records": [{"id": "a"}]}, "anew with `grace bench link --fresh`."),
         ({"benchmark": "step", "records": [{"id": "a", "method": "b"}]}, "has no model, workers"),
     ],
 )

@@ -6,11 +6,13 @@ returns a loss function as well, and the loss is `loss(model(*batch[:-1]), batch
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +48,13 @@ def load(name: str) -> Callable[[], Any]:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        module = importlib.import_module(module_name)
+        with _without_usage():
+            module = importlib.import_module(module_name)
+    except SystemExit as error:
+        raise ConfigError(
+            f"--model {name}: importing the module ended the program ({_code(error)}); put what runs training under "
+            "if __name__ == '__main__'."
+        ) from error
     except ImportError as error:
         raise ConfigError(
             f"--model {name}: the module cannot be imported ({error}); run this in its folder, or install it."
@@ -61,11 +69,28 @@ def load(name: str) -> Callable[[], Any]:
     return function  # type: ignore[no-any-return]
 
 
+@contextmanager
+def _without_usage() -> Iterator[None]:
+    """A script that reads the command line would explain its own options to a user of `grace`: it only ends."""
+    original = argparse.ArgumentParser.error
+
+    def error(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+        raise SystemExit(2)
+
+    argparse.ArgumentParser.error = error  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        argparse.ArgumentParser.error = original  # type: ignore[method-assign]
+
+
 def build(name: str) -> tuple[OwnModel, tuple[Tensor, ...]]:
     """The model and a batch of a user's function, checked."""
     function = load(name)
     try:
         made = function()
+    except SystemExit as error:
+        raise ConfigError(f"--model {name} ended the program ({_code(error)}); it must {FORM}.") from error
     except Exception as error:
         raise ConfigError(f"--model {name} raised {error!r}; it is called without arguments.") from error
     parts = made if isinstance(made, tuple) else (made,)
@@ -76,6 +101,8 @@ def build(name: str) -> tuple[OwnModel, tuple[Tensor, ...]]:
         or (loss is not None and not callable(loss))
     ):
         raise ConfigError(f"--model {name} returned {_kinds(parts)}; it must {FORM}.")
+    if not isinstance(parts[1], (Tensor, tuple, list)):
+        raise ConfigError(f"--model {name} returned a batch of {type(parts[1]).__name__}; it must {FORM}.")
     batch = (parts[1],) if isinstance(parts[1], Tensor) else tuple(parts[1])
     if not all(isinstance(tensor, Tensor) for tensor in batch):
         raise ConfigError(f"--model {name} returned a batch of {_kinds(batch)}; it must {FORM}.")
@@ -87,6 +114,10 @@ def check(name: str) -> None:
     model, batch = build(name)
     try:
         value = model(*batch)
+    except SystemExit as error:
+        raise ConfigError(
+            f"--model {name}: the model ended the program ({_code(error)}) for its batch; it must return."
+        ) from error
     except Exception as error:
         raise ConfigError(f"--model {name}: the model raised {error!r} for its batch.") from error
     if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
@@ -101,6 +132,13 @@ def batch(name: str, generator: torch.Generator) -> tuple[Tensor, ...]:
     with torch.random.fork_rng():
         torch.manual_seed(generator.initial_seed())
         return build(name)[1]
+
+
+def _code(error: SystemExit) -> str:
+    """The exit code, or the message that would be printed."""
+    if isinstance(error.code, str):
+        return " ".join(error.code.split())
+    return f"exit code {error.code or 0}"
 
 
 def _kinds(parts: tuple[Any, ...]) -> str:

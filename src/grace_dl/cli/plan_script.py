@@ -20,8 +20,12 @@ from rich.text import Text
 from ..errors import ConfigError, GraceError
 from ..formatting import milliseconds, rate, size
 from ..integrations.script_hook import FOLDER, METHODS, PLAIN, SILENT, SITECUSTOMIZE, STEPS
+from ..integrations.script_measurement import ways
 from ..plan.cluster import Cluster, Link
 from ..plan.profile import Profile
+
+DIFFERENCE = 0.25
+"""Share by which the computing time of a profile may differ from the measured step without communication."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,26 @@ class ScriptRun:
     seconds: dict[str, float]
     """Median step time by method; `ddp` is the mean of its two turns, before and after the others."""
     leaving: dict[str, float]
-    complete: bool
+    missing: tuple[str, ...] = ()
+    """Methods, and the second turn of plain DDP, that training did not reach."""
+    code: int = 0
+    """Exit code of the command."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why methods are missing, if the command failed."""
+        return failure(self.code, self.missing)
+
+
+def failure(code: int, missing: Sequence[str]) -> str | None:
+    """What went wrong in a command that ended with an exit code, before some ways of exchange were measured.
+
+    >>> failure(1, ["int8", "ddp"])
+    'the command ended with exit code 1 while measuring int8; its messages above say why.'
+    """
+    if not code or not missing:
+        return None
+    return f"the command ended with exit code {code} while measuring {_label(missing[0])}; its messages above say why."
 
 
 def run_script(command: Sequence[str], methods: Sequence[str], steps: int) -> ScriptRun:
@@ -53,7 +76,7 @@ def run_script(command: Sequence[str], methods: Sequence[str], steps: int) -> Sc
             **os.environ,
             "PYTHONPATH": os.pathsep.join(searched),
             FOLDER: str(folder),
-            METHODS: " ".join(methods),
+            METHODS: json.dumps(methods),
             STEPS: str(steps),
         }
         code = subprocess.run(command, env=environment, check=False).returncode
@@ -68,10 +91,11 @@ def run_script(command: Sequence[str], methods: Sequence[str], steps: int) -> Sc
             )
             raise GraceError(f"nothing was measured in `{' '.join(command)}`: {reason}.") from None
         recorded = folder / "profile.json"
-        return _read(content, Profile.load(recorded) if recorded.exists() else None)
+        missing = tuple(ways(methods)[len(content["records"]) :])
+        return _read(content, Profile.load(recorded) if recorded.exists() else None, missing, code)
 
 
-def _read(content: dict[str, Any], profile: Profile | None) -> ScriptRun:
+def _read(content: dict[str, Any], profile: Profile | None, missing: tuple[str, ...], code: int) -> ScriptRun:
     turns: dict[str, list[float]] = {}
     leaving: dict[str, float] = {}
     for record in content["records"]:
@@ -79,7 +103,8 @@ def _read(content: dict[str, Any], profile: Profile | None) -> ScriptRun:
         leaving[record["method"]] = record.get("leaving_bytes", 0.0)
     if PLAIN not in turns or SILENT not in turns:
         raise GraceError(
-            "training ended before plain DDP and a step without communication were measured; let it run longer."
+            failure(code, missing)
+            or "training ended before plain DDP and a step without communication were measured; let it run longer."
         )
     bits, latency = content["link"]
     link = Link(bits, latency, goodput=1.0)
@@ -88,7 +113,7 @@ def _read(content: dict[str, Any], profile: Profile | None) -> ScriptRun:
     nodes, ranks = (workers // ranks, ranks) if workers > ranks else (workers, 1)
     cluster = Cluster(nodes, ranks, link, link)
     means = {method: sum(times) / len(times) for method, times in turns.items()}
-    return ScriptRun(profile, cluster, means, leaving, len(content["records"]) == content["wanted"])
+    return ScriptRun(profile, cluster, means, leaving, missing, code)
 
 
 def show_script(console: Console, run: ScriptRun) -> None:
@@ -112,9 +137,39 @@ def show_script(console: Console, run: ScriptRun) -> None:
             style="bold" if method == PLAIN else "",
         )
     console.print(table)
-    if not run.complete:
-        console.print("[yellow]Training ended before every method was measured.[/yellow]")
+    if run.failure:
+        return  # a method that failed could be the best: no advice
+    if run.missing:
+        left = [method for method in run.missing if method != PLAIN]
+        what = f": not {', '.join(left)}" if left else "; plain DDP was measured once, not twice"
+        console.print(
+            Text(
+                f"Training ended before every method was measured{what}. Let it run longer.", style="yellow"
+            ),
+            soft_wrap=True,
+        )
+        if len(run.seconds) == 2:
+            return
+        console.print("Of what was measured:")
     console.print(Text(script_verdict(run.seconds), style="bold"))
+
+
+def warning_of_times(run: ScriptRun) -> str | None:
+    """What to say if the computing time of the profile is not that of the measured step without communication."""
+    if run.profile is None:
+        return None
+    computed, silent = run.profile.compute, run.seconds[SILENT]
+    if abs(computed / silent - 1) <= DIFFERENCE:
+        return None
+    return (
+        f"Warning: forward, backward and update take {milliseconds(computed)} in the profile, a step without communication "
+        f"{milliseconds(silent)}. Something else takes time in a step (loading data, say), or the script exchanges gradients "
+        "several times an update. Trust the measured steps above; the predictions below leave the difference out."
+    )
+
+
+def _label(way: str) -> str:
+    return {PLAIN: "plain DDP", SILENT: "a step without communication"}.get(way, way)
 
 
 def script_verdict(seconds: dict[str, float]) -> str:

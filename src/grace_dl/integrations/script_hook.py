@@ -17,7 +17,7 @@ from typing import Any
 FOLDER = "GRACE_PLAN_FOLDER"
 METHODS = "GRACE_PLAN_METHODS"
 STEPS = "GRACE_PLAN_STEPS"
-"""Environment variables: where results go, which methods are measured (texts separated by blanks), and steps of each."""
+"""Environment variables: where results go, which methods are measured (a list of texts, in JSON), and steps of each."""
 
 PLAIN, SILENT = "ddp", "silent"
 """Ways of exchange that are measured beside methods: a plain all-reduce, and none at all."""

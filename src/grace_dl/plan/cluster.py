@@ -100,7 +100,13 @@ class Cluster:
                 f"{text!r} is no cluster; write nodes x ranks per node @ link rate, such as 64x8@25gbit or 4@1gbit."
             )
         nodes, ranks = int(found[1]), int(found[2] or 1)
-        return cls(nodes, ranks, replace(BETWEEN_NODES, bits=parse_rate(found[3])))
+        try:
+            bits = parse_rate(found[3])
+        except ConfigError:
+            raise ConfigError(
+                f"{text!r}: {found[3]!r} is no link rate; write 100mbit, 1gbit, 10gbit or 400gbit."
+            ) from None
+        return cls(nodes, ranks, replace(BETWEEN_NODES, bits=bits))
 
     @property
     def workers(self) -> int:

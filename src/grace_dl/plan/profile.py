@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -15,11 +15,18 @@ from ..errors import ConfigError
 from ..pipeline.bucket import fill
 from ..settings import number
 
+T = TypeVar("T")
+
 FORMAT = 1
 BUCKET_BYTES = 25 * 2**20
 FIRST_BUCKET_BYTES = 2**20
 """DDP's defaults: a small first bucket lets communication start early."""
 _SIDE = 1024
+_LARGEST = 2**62
+"""Elements of a parameter; PyTorch counts them in 64 bits."""
+_YEAR = 3.2e7
+_MOST = 2e12
+"""Parameters of figures; more would make so many buckets that a plan takes minutes."""
 
 
 class Parameter(NamedTuple):
@@ -99,7 +106,7 @@ class Profile:
 
         `forward` is half of `backward` by default.
         """
-        count = number("parameters", parameters, "elements of all gradients", least=1, most=1e13)
+        count = number("parameters", parameters, "elements of all gradients", least=1, most=_MOST)
         number("backward", backward, "seconds of the backward pass", least=0, below=math.inf)
         if forward is None:
             forward = backward / 2
@@ -142,7 +149,7 @@ class Profile:
         }
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(content, indent=1) + "\n")
+            path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
         except OSError as error:
             raise ConfigError(f"the profile cannot be written to {path}: {error.strerror}.") from error
 
@@ -155,7 +162,7 @@ class Profile:
             raise ConfigError(
                 f"the profile {path} cannot be read ({error.strerror}); write one with grace.profile(model)."
             ) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(
                 f"{path} is no profile: it is not JSON ({error}); write one with grace.profile(model)."
             ) from error
@@ -164,18 +171,55 @@ class Profile:
                 f"{path} is no profile of format {FORMAT}; write one with grace.profile(model)."
             )
         try:
-            parameters = tuple(_parameter(entry) for entry in content["parameters"])
-            times = {label: float(content[label]) for label in ("forward", "backward", "update")}
             return cls(
-                str(content["model"]), parameters, **times, device=content["device"], origin=content["origin"]
+                _typed(content, "model", str, "text"),
+                tuple(_parameter(entry) for entry in _typed(content, "parameters", list, "a list")),
+                **{label: _seconds(label, content.get(label)) for label in ("forward", "backward", "update")},
+                device=_typed(content, "device", str, "text"),
+                origin=_typed(content, "origin", str, "text"),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ConfigError(f"{path} is a damaged profile ({error!r}); write it anew.") from error
+        except ConfigError as error:
+            raise ConfigError(
+                f"{path} is a damaged profile ({str(error).rstrip('.')}); write it anew."
+            ) from error
 
 
-def _parameter(entry: Sequence[Any]) -> Parameter:
+def _typed(content: Mapping[str, Any], label: str, kind: type[T], text: str) -> T:
+    value = content.get(label)
+    if not isinstance(value, kind):
+        raise ConfigError(f"{label}={_shown(value)} must be {text}")
+    return value
+
+
+def _seconds(label: str, value: Any) -> float:
+    """Seconds of a file."""
+    if not _is_number(value) or not 0 <= value <= _YEAR:
+        raise ConfigError(f"{label}={_shown(value)} must be a number of seconds, of at most a year")
+    return float(value)
+
+
+def _parameter(entry: Any) -> Parameter:
+    """A parameter of a file."""
+    if not isinstance(entry, list) or len(entry) != 4 or not isinstance(entry[0], str):
+        raise ConfigError(f"a parameter is {_shown(entry)}; it must be a list of name, shape, dtype and time")
     name, shape, kind, ready = entry
-    dtype = getattr(torch, kind)
-    if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"{kind!r} is no dtype")
-    return Parameter(str(name), tuple(int(side) for side in shape), dtype, float(ready))
+    whole_sides = isinstance(shape, list) and all(type(side) is int and side >= 0 for side in shape)
+    if not whole_sides or not 1 <= math.prod(shape) <= _LARGEST:
+        raise ConfigError(
+            f"the shape of {_shown(name)} is {_shown(shape)}; it must be a list of whole numbers, of 1 to 2^62 elements"
+        )
+    dtype = getattr(torch, kind, None) if isinstance(kind, str) else None
+    if not isinstance(dtype, torch.dtype) or not (dtype.is_floating_point or dtype.is_complex):
+        raise ConfigError(
+            f"the dtype of {_shown(name)} is {_shown(kind)}; gradients are floating point or complex"
+        )
+    return Parameter(name, tuple(shape), dtype, _seconds(f"the ready time of {_shown(name)}", ready))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:59]}…"

@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ..errors import ConfigError
+from ..errors import ConfigError, GraceError
+from ..output_files import check_writable
 from ..settings import whole
 from .profile import Parameter, Profile
 
@@ -52,9 +54,9 @@ class Recorder:
         steps: int,
         on_complete: Callable[[Profile], None] | None = None,
     ) -> None:
-        wrapped = getattr(model, "module", None)
-        inner = wrapped if isinstance(wrapped, nn.Module) else model
-        self._names = {p: name for name, p in inner.named_parameters() if p.requires_grad}
+        inner = _unwrap(model)
+        # DDP exchanges nothing of empty parameters.
+        self._names = {p: name for name, p in inner.named_parameters() if p.requires_grad and p.numel()}
         if not self._names:
             raise ConfigError(
                 "this model has no parameters that require gradients; there is nothing to profile."
@@ -67,6 +69,9 @@ class Recorder:
         self._device = next(iter(self._names)).device
         self._clock = _Clock(self._device)
         self._begun: Any = None
+        """The start of the first forward pass since the last update."""
+        self._output: Any = None
+        """The end of the last forward pass, until a gradient of its backward pass is ready."""
         self._forward_end: Any = None
         self._ready: dict[nn.Parameter, Any] = {}
         self._update_start: Any = None
@@ -89,39 +94,46 @@ class Recorder:
             hook.remove()
         self._hooks = []
 
+    # With gradient accumulation only the last backward pass overlaps communication: what happens before it counts as forward.
+
     def _on_forward(self, module: nn.Module, inputs: Any) -> None:
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and self._begun is None:
             self._begun = self._clock.mark()
-            self._ready.clear()
 
     def _on_output(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if torch.is_grad_enabled():
-            self._forward_end = self._clock.mark()
+            self._output = self._clock.mark()
 
     def _on_gradient(self, parameter: Any) -> None:
+        if self._output is not None:
+            self._forward_end, self._output = self._output, None
+            self._ready.clear()
         self._ready[parameter] = self._clock.mark()
 
     def _on_update(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         self._update_start = self._clock.mark()
 
     def _on_updated(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
-        mine = any(p in self._names for group in optimizer.param_groups for p in group["params"])
-        if not mine:
+        if not any(p in self._names for group in optimizer.param_groups for p in group["params"]):
             self._warn_of_another_model()
-        if not mine or not self._ready or self._forward_end is None:
             return
-        end = self._clock.mark()
-        self._seen += 1
-        if self._seen > WARM_UP:
-            between = self._clock.between
-            ready = {p: between(self._forward_end, mark) for p, mark in self._ready.items()}
-            forward = between(self._begun, self._forward_end)
-            self._samples.append((forward, max(ready.values()), between(self._update_start, end)))
-            for parameter, seconds in ready.items():
-                self._ready_samples[parameter].append(seconds)
+        if self._ready and self._begun is not None and self._forward_end is not None:
+            self._seen += 1
+            if self._seen > WARM_UP:
+                self._sample(self._clock.mark())
+        self._begun = self._output = self._forward_end = None
         self._ready.clear()
         if self._seen >= self._steps + WARM_UP:
             self._complete()
+
+    def _sample(self, end: Any) -> None:
+        """Count the step whose update has ended."""
+        between = self._clock.between
+        ready = {p: between(self._forward_end, mark) for p, mark in self._ready.items()}
+        forward = between(self._begun, self._forward_end)
+        self._samples.append((forward, max(ready.values()), between(self._update_start, end)))
+        for parameter, seconds in ready.items():
+            self._ready_samples[parameter].append(seconds)
 
     def _warn_of_another_model(self) -> None:
         self._foreign += 1
@@ -141,11 +153,48 @@ class Recorder:
             for p in sorted(times, key=lambda p: times[p])
         )
         self.profile = Profile(self._label, parameters, forward, backward, update, self._device.type)
-        if self._path is not None and os.environ.get("RANK", "0") == "0":
-            self.profile.save(self._path)
-            print(f"grace: profile of {self._steps} steps written to {self._path}", flush=True)
+        if self._path is not None and _is_first():
+            self._save(self.profile, self._path)
         if self._on_complete is not None:
             self._on_complete(self.profile)
+
+    def _save(self, found: Profile, path: Path) -> None:
+        try:
+            found.save(path)
+        except GraceError as error:  # training goes on
+            warnings.warn(f"{error} The recorder's `profile` holds it.", stacklevel=2)
+        else:
+            print(f"grace: profile of {self._steps} steps written to {path}", flush=True)
+
+
+def _unwrap(model: nn.Module) -> nn.Module:
+    """The model within DDP, DataParallel and `torch.compile`, whose parameters have the names of the script."""
+    while True:
+        compiled = getattr(model, "_orig_mod", None)
+        if isinstance(compiled, nn.Module):
+            model = compiled
+        elif isinstance(model, (DistributedDataParallel, DataParallel)):
+            model = model.module
+        else:
+            return model
+
+
+def _checked(path: Any) -> Path:
+    """The path of a profile; training is not to end because it cannot be written."""
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+        raise ConfigError(
+            f"profile(path={path!r}) must name a file, such as 'grace-profile.json', or be None."
+        )
+    found = Path(path)
+    if found.is_dir():
+        raise ConfigError(f"profile(path={str(path)!r}) is a folder; name a file in it.")
+    if _is_first():
+        check_writable(found, "profile(): path")
+    return found
+
+
+def _is_first() -> bool:
+    return os.environ.get("RANK", "0") == "0"
 
 
 def profile(model: nn.Module, path: str | Path | None = "grace-profile.json", *, steps: int = 20) -> Recorder:
@@ -166,4 +215,4 @@ def profile(model: nn.Module, path: str | Path | None = "grace-profile.json", *,
     """
     if not isinstance(model, nn.Module):
         raise ConfigError(f"profile() takes a torch.nn.Module, not {type(model).__name__}.")
-    return Recorder(model, None if path is None else Path(path), steps)
+    return Recorder(model, None if path is None else _checked(path), steps)

@@ -109,6 +109,13 @@ FIELDS: dict[str, dict[str, Kind]] = {
 }
 """The benchmarks, and the fields that a page reads from each of their records."""
 
+_COMMANDS = {
+    "plan": "`grace plan`",
+    "plan-check": "`grace plan --check`",
+    "plan-validation": "`grace plan --validate`",
+}
+"""The commands that write results, other than `grace bench`."""
+
 OPTIONAL = {
     "through": TEXT,
     "variant": _or_none(TEXT),
@@ -187,7 +194,9 @@ def _read(path: Path) -> Result:
             f"{path} holds results of {kind!r}, a benchmark unknown here; known: {', '.join(FIELDS)}. A newer grace may know it."
         )
     if not records:
-        raise ConfigError(f"{path} holds no records yet; let `grace bench {kind}` measure something first.")
+        raise ConfigError(
+            f"{path} holds no records yet; let {_COMMANDS.get(kind, f'`grace bench {kind}`')} add some first."
+        )
     for number, record in enumerate(records, 1):
         _check(record, kind, f"{path}: record {record.get('id', number)!r}")
     if kind == "plan" and not any(record["kind"] == "here" for record in records):
@@ -196,7 +205,7 @@ def _read(path: Path) -> Result:
 
 
 def _check(record: Mapping[str, Any], kind: str, name: str) -> None:
-    again = f"measure anew with `grace bench {kind} --fresh`."
+    again = f"write it anew with {_COMMANDS.get(kind, f'`grace bench {kind} --fresh`')}."
     missing = [name for name in FIELDS[kind] if name not in record]
     if missing:
         raise ConfigError(f"{name} has no {', '.join(missing)}; {again}")

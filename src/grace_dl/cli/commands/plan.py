@@ -4,6 +4,7 @@ measured on this machine: will compression pay, with which method, and below whi
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,24 +40,21 @@ EXAMPLES = (
 USUAL = Path("runs/plan.json")
 CLUSTER = "8x1@10gbit"
 METHODS = (
-    *(
-        "fp16",
-        "int8",
-        "int4",
-        "efsignsgd",
-        "eden",
-        "topk:0.01",
-        "topk:0.001",
-        "dgc:0.001",
-        "acpsgd:4",
-        "powersgd:4",
-    ),
+    *("fp16", "int8", "int4", "efsignsgd", "eden"),
+    *("topk:0.01", "topk:0.001", "dgc:0.001", "acpsgd:4", "powersgd:4"),
 )
 """The default methods: about one of each family, without those known to cost accuracy."""
 NODE_METHODS = ("hierarchical(inner=none; outer=int4)", "hierarchical(inner=none; outer=topk:0.01)")
 """The default methods of two levels, for nodes of several ranks."""
 SCRIPT_METHODS = ("fp16", "int8", "int4", "topk:0.01", "powersgd:4")
 """The default methods in a script, where each takes time."""
+
+SOURCES = ("profile", "model", "parameters")
+TIMES = ("forward", "backward", "update")
+SIZES = ("batch_size", "image_size", "length")
+LINKS = ("cluster", "latency", "inner_rate", "inner_latency", "engine")
+PLANS = (*SOURCES, *TIMES, *SIZES, *LINKS, "methods", "threads", "codec_speed", "report")
+"""Options of a plan, which checks of the cost model do not have."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -149,6 +147,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.script:
         return _script(arguments)
     if arguments.validate is None and arguments.check is None:
+        refuse(arguments, ("steps",), "without a command after --")
         return _plan(arguments, cluster_of(arguments))
     from ...errors import ConfigError
     from ..plan_checks import check, validate
@@ -156,8 +155,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.validate is not None and arguments.check is not None:
         raise ConfigError("--check and --validate are two commands; run one after the other.")
     if arguments.validate is not None:
+        refuse(arguments, (*PLANS, "fresh", "steps"), "with --validate")
         validate(arguments.validate, output_file(arguments.out, USUAL.with_name("plan-validation.json")))
     else:
+        refuse(arguments, (*PLANS, "steps"), "with --check")
         out = output_file(arguments.out, USUAL.with_name("plan-check.json"))
         check(arguments.check, out, arguments.fresh)
     return 0
@@ -166,14 +167,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _script(arguments: argparse.Namespace) -> int:
     from ...algebra.text import parse
     from ...console import output
-    from ...errors import ConfigError
-    from ..plan_script import run_script, show_script
+    from ...errors import GraceError
+    from ..plan_script import run_script, show_script, warning_of_times
 
-    if arguments.profile or arguments.model or arguments.parameters or arguments.check or arguments.validate:
-        raise ConfigError(
-            "a command after -- is a model of its own; leave out --profile, --model, --parameters and checks."
-        )
-    out = output_file(arguments.out, USUAL)
+    refuse(arguments, (*SOURCES, "check", "validate", *TIMES, *SIZES), "with a command after --")
+    cluster_of(arguments)  # wrong options are told before the script runs
+    out, page = _outputs(arguments)
     methods = [str(method) for method in _planned(arguments, SCRIPT_METHODS, parse)]
     console = output()
     note_defaults(arguments.methods)
@@ -184,24 +183,57 @@ def _script(arguments: argparse.Namespace) -> int:
     )
     found = run_script(arguments.script, methods, arguments.steps)
     show_script(console, found)
+    if found.failure:
+        raise GraceError(found.failure)
     if found.profile is None:
         console.print(
             "Training ended before its profile was complete, so nothing is predicted for other clusters."
         )
         return 0
+    if arguments.cluster is None and found.cluster.outer.bits == math.inf:
+        console.print(
+            f"One worker has no link, so nothing is predicted; name a cluster, as in --cluster {CLUSTER}."
+        )
+        return 0
+    if warning := warning_of_times(found):
+        console.print(warning, style="yellow", soft_wrap=True)
     console.print("\nPredictions from the profile of this run:")
-    cluster = cluster_of(arguments) if arguments.cluster else found.cluster
-    return _predict(arguments, out, found.profile, cluster)
+    return _predict(arguments, out, page, found.profile, cluster_of(arguments, found.cluster))
 
 
 def _plan(arguments: argparse.Namespace, cluster: Cluster) -> int:
     from ...console import output
 
-    out = output_file(arguments.out, USUAL)
+    out, page = _outputs(arguments)
     note_defaults(arguments.methods)
     with output().status("measuring the model"):
         profile = profile_of(arguments)
-    return _predict(arguments, out, profile, cluster)
+    return _predict(arguments, out, page, profile, cluster)
+
+
+def refuse(arguments: argparse.Namespace, names: Sequence[str], where: str) -> None:
+    """Raise an error that names the options which were given and have no effect."""
+    from ...errors import ConfigError
+
+    default = arguments.parser.get_default
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name) != default(name)]
+    if given:
+        listed = ", ".join(given)
+        raise ConfigError(
+            f"{listed} {'has' if len(given) == 1 else 'have'} no effect {where}; leave out {listed}."
+        )
+
+
+def _outputs(arguments: argparse.Namespace) -> tuple[Path, Path]:
+    """The result file and the page, checked before any work."""
+    from ...errors import ConfigError
+
+    out = output_file(arguments.out, USUAL)
+    page: Path = arguments.report or out.with_suffix(".html")
+    check_writable(page, "--report")
+    if page.resolve() == out.resolve():
+        raise ConfigError(f"--report {page} is the result file, too; write {page.with_suffix('.html')}.")
+    return out, page
 
 
 def _planned(arguments: argparse.Namespace, default: Sequence[str], read: Callable[[str], T]) -> list[T]:
@@ -224,7 +256,7 @@ def _planned(arguments: argparse.Namespace, default: Sequence[str], read: Callab
     return found
 
 
-def _predict(arguments: argparse.Namespace, out: Path, profile: Profile, cluster: Cluster) -> int:
+def _predict(arguments: argparse.Namespace, out: Path, page: Path, profile: Profile, cluster: Cluster) -> int:
     """Predict, show and save."""
     import torch
 
@@ -237,8 +269,6 @@ def _predict(arguments: argparse.Namespace, out: Path, profile: Profile, cluster
     from ..plan_output import save, show
 
     console = output()
-    page = arguments.report or out.with_suffix(".html")
-    check_writable(page, "--report")
     usual = (*METHODS, *(NODE_METHODS if cluster.ranks_per_node > 1 else ()))
     methods = _planned(arguments, usual, parse_rule)
     if arguments.engine is None and profile.device == "cuda":
@@ -264,20 +294,29 @@ def _predict(arguments: argparse.Namespace, out: Path, profile: Profile, cluster
     return 0
 
 
-def cluster_of(arguments: argparse.Namespace) -> Cluster:
-    """The cluster of the command line."""
+def cluster_of(arguments: argparse.Namespace, probed: Cluster | None = None) -> Cluster:
+    """The cluster of the command line; without `--cluster` the one that was probed, or the usual one."""
+    from ...errors import ConfigError
     from ...formatting import parse_rate
     from ...plan.cluster import Cluster, parse_seconds
 
-    cluster = Cluster.parse(arguments.cluster or CLUSTER)
+    if arguments.cluster is not None or probed is None:
+        cluster = Cluster.parse(CLUSTER if arguments.cluster is None else arguments.cluster)
+    else:
+        cluster = probed
     outer, inner = cluster.outer, cluster.inner
+    if outer.bits == math.inf:
+        raise ConfigError(
+            f"--cluster {arguments.cluster}: a plan needs the rate of the link between nodes; write 400gbit for a fast one."
+        )
     if arguments.latency is not None:
         outer = replace(outer, latency=parse_seconds("--latency", arguments.latency))
     if arguments.inner_rate is not None:
         inner = replace(inner, bits=parse_rate(arguments.inner_rate))
     if arguments.inner_latency is not None:
         inner = replace(inner, latency=parse_seconds("--inner-latency", arguments.inner_latency))
-    return replace(cluster, outer=outer, inner=inner, engine=arguments.engine or cluster.engine)
+    engine = cluster.engine if arguments.engine is None else arguments.engine
+    return replace(cluster, outer=outer, inner=inner, engine=engine)
 
 
 def profile_of(arguments: argparse.Namespace) -> Profile:
@@ -286,14 +325,14 @@ def profile_of(arguments: argparse.Namespace) -> Profile:
     from ...plan.cluster import parse_seconds
     from ...plan.profile import Profile
 
-    given = [name for name in ("profile", "model", "parameters") if getattr(arguments, name) is not None]
+    given = [name for name in SOURCES if getattr(arguments, name) is not None]
     if len(given) != 1:
         named = " and ".join(f"--{name}" for name in given) or "nothing"
         raise ConfigError(
             "the model is given by one of --profile FILE, --model NAME, --parameters N --backward TIME, or "
             f"`-- COMMAND` that starts training; here is {named}."
         )
-    for option in ("batch_size", "image_size", "length"):
+    for option in SIZES:
         value = getattr(arguments, option)
         if value is not None and arguments.model is None:
             raise ConfigError(
@@ -301,7 +340,7 @@ def profile_of(arguments: argparse.Namespace) -> Profile:
             )
     times = {
         label: parse_seconds(f"--{label}", text)
-        for label in ("forward", "backward", "update")
+        for label in TIMES
         if (text := getattr(arguments, label)) is not None
     }
     if arguments.parameters is not None:
