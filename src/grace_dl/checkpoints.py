@@ -115,15 +115,21 @@ class Stateful:
 
 
 def restore(handle: Handle, state: Any) -> None:
-    """Load the state of this rank, or a list of those of all ranks. The handle keeps its method."""
+    """Load the state of this rank, or a list of those of all ranks. The handle keeps its method; after an error, its state too."""
     wanted, first = handle.method, state[0] if isinstance(state, list) and state else state
     saved = first.get("method") if isinstance(first, Mapping) else None
-    if isinstance(saved, str) and saved != str(wanted):
-        handle.switch(saved)
+    if not isinstance(saved, str) or saved == str(wanted):
+        handle.load_state_dict(state)
+        return
+    before = handle.state_dict()  # the other method has no place for momenta
+    handle.switch(saved)
     try:
         handle.load_state_dict(state)
-    finally:
+    except BaseException:
         handle.switch(wanted)
+        handle.load_state_dict(before)
+        raise
+    handle.switch(wanted)
 
 
 def _key(transport: Transport) -> str:

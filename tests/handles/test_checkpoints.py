@@ -143,3 +143,25 @@ def loading_with_another_method(rank: int, world: int, folder: str) -> None:
 
 def test_another_method(launch: Any, tmp_path: Path) -> None:
     launch(loading_with_another_method, 2, str(tmp_path))
+
+
+def failing_with_another_method(rank: int, world: int, folder: str, method: str) -> None:
+    """A state of the right kind, of a parameter that is not here."""
+    strange = grace.manual("topk:0.01")
+    strange.step(torch.randn(5000), "strange")
+    grace.save(strange, folder)
+    target = DDPTarget(method)
+    for step in range(3):
+        target.step(gradients(rank, step))
+    wanted, before = target.handle.method, target.handle.state_dict()["digest"]
+    with pytest.raises(StateError, match="strange"):
+        grace.load(target.handle, folder)
+    assert target.handle.method == wanted and target.handle.state_dict()["digest"] == before
+    target.step(gradients(rank, 3))
+
+
+@pytest.mark.parametrize("method", ["topk:0.1,memory=ef21", "signum", "powersgd:2"])
+def test_a_state_of_another_method_that_cannot_be_loaded_changes_nothing(
+    launch: Any, tmp_path: Path, method: str
+) -> None:
+    launch(failing_with_another_method, 2, str(tmp_path), method)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import grace_dl as grace
 from contract.cases import bits_equal
-from grace_dl.digest import sealed
+from grace_dl.digest import digest, sealed
 from grace_dl.errors import StateError
 from handles.local_training import alike, flat, inner, local, mean_of, nesterov, network
 
@@ -30,7 +30,7 @@ def made(model: nn.Module, optimizer: torch.optim.Optimizer, settings: dict[str,
     return grace.LocalSteps(model, optimizer, chosen.pop("method"), **chosen)
 
 
-def resumed(rank: int, world: int, settings: dict[str, Any], at: int) -> None:
+def resumed(rank: int, world: int, settings: dict[str, Any], at: int, model_first: bool = False) -> None:
     model = network()
     optimizer = inner(model)
     outer = made(model, optimizer, settings)
@@ -46,8 +46,11 @@ def resumed(rank: int, world: int, settings: dict[str, Any], at: int) -> None:
     assert saved is not None
     again = network()
     theirs = inner(again)
+    if model_first:
+        again.load_state_dict(saved[0])
     second = made(again, theirs, settings)
-    again.load_state_dict(saved[0])
+    if not model_first:
+        again.load_state_dict(saved[0])
     theirs.load_state_dict(saved[1])
     second.load_state_dict(saved[2])
     for step in range(at, 14):
@@ -63,8 +66,55 @@ def test_a_run_resumes_exactly_within_a_round_and_while_an_exchange_travels(laun
     launch(resumed, 2, settings, at)
 
 
+@pytest.mark.parametrize("settings", SETTINGS[::3], ids=lambda s: str(s["method"]))
+def test_the_model_may_be_loaded_before_local_steps_are_created(launch, settings):
+    """Creation gives all ranks the parameters of rank 0; each returns to its own."""
+    launch(resumed, 2, settings, 6, True)
+
+
+def started_from_rank_0(rank: int, world: int, saved: list[Any]) -> Tensor:
+    """Only rank 0 has a model to continue from."""
+    model: Any = network()[0:1]
+    with torch.no_grad():
+        model[0].weight.fill_(float(rank))
+    if rank == 0:
+        model.load_state_dict(saved[0][0])
+    outer = grace.LocalSteps(model, inner(model), "topk:0.1,dense_below=0", every=2)
+    outer.load_state_dict([state for _, state in saved])
+    return flat(model)
+
+
+def test_parameters_that_no_state_was_saved_with_are_not_put_back(launch):
+    saved = launch(saving_states, 2)
+    found = launch(started_from_rank_0, 2, saved)
+    assert alike(found) and bits_equal(found[0].view(-1)[:5], saved[0][0]["0.weight"].reshape(-1)[:5])
+
+
+def wrapped(rank: int, world: int) -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    settings = {"method": "topk:0.1,dense_below=0", "every": 1}
+    wrappers: list[Any] = [torch.compile, DistributedDataParallel]
+    for wrap in wrappers:
+        model, other = network()[0:1], network()[0:1]
+        with made(wrap(model), inner(model), settings) as outer:
+            outer.step()
+            state = outer.state_dict()
+            assert sorted(state["local"]["anchor"]) == ["0.bias", "0.weight"]
+            with made(other, inner(other), settings) as plain:
+                plain.load_state_dict(state)
+                # As saved by versions whose names were those of the wrapper.
+                anchor = {f"module.{name}": kept for name, kept in state["local"]["anchor"].items()}
+                plain.load_state_dict(sealed({**state, "local": {**state["local"], "anchor": anchor}}))
+                assert plain.local_steps == 1
+
+
+def test_a_state_does_not_depend_on_wrappers(launch):
+    launch(wrapped, 1)
+
+
 def saving_states(rank: int, world: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    model = network()[0:1]
+    model: Any = network()[0:1]
     outer = grace.LocalSteps(model, optimizer := inner(model), "topk:0.1,dense_below=0", every=2)
     for step in range(4):
         local(model, optimizer, rank, step)
@@ -73,7 +123,7 @@ def saving_states(rank: int, world: int) -> tuple[dict[str, Any], dict[str, Any]
 
 
 def continuing(rank: int, world: int, weights: dict[str, Any], states: list[dict[str, Any]]) -> Tensor:
-    model = network()[0:1]
+    model: Any = network()[0:1]
     outer = grace.LocalSteps(model, optimizer := inner(model), "topk:0.1,dense_below=0", every=2)
     model.load_state_dict(weights)
     outer.load_state_dict(states)
@@ -106,7 +156,7 @@ def test_states_of_workers_that_are_gone_may_be_missing(launch):
 
 
 def test_states_of_different_rounds_are_rejected():
-    model = network()[0:1]
+    model: Any = network()[0:1]
     outer = grace.LocalSteps(model, optimizer := inner(model), "int8", every=1)
     states = [outer.state_dict()]
     local(model, optimizer, 0, 0)
@@ -186,6 +236,12 @@ class _Shape:
         return f"{tuple(self.shape)}"
 
 
+def held(state: dict[str, Any]) -> str:
+    """A digest of all but the digests, one of which is of the model's parameters."""
+    local = {name: value for name, value in state["local"].items() if name != "parameters"}
+    return digest({**state, "local": local, "digest": None})
+
+
 def refused(handle: grace.LocalSteps, state: Any) -> str:
     """The error, after which everything must be as before."""
     before = handle.state_dict()["digest"]
@@ -226,7 +282,7 @@ def test_the_state_of_another_outer_optimizer_changes_nothing():
     assert "no more memory" in refused(handle, state)
     hook.remove()
     handle.load_state_dict(state)
-    assert handle.state_dict()["digest"] == state["digest"]
+    assert held(handle.state_dict()) == held(state)
 
 
 def test_a_state_kept_in_memory_stays_as_it_is():
@@ -240,4 +296,4 @@ def test_a_state_kept_in_memory_stays_as_it_is():
         local(model, optimizer, 0, step)
         handle.step()
         handle.load_state_dict(state)
-        assert handle.state_dict()["digest"] == state["digest"]
+        assert held(handle.state_dict()) == held(state)

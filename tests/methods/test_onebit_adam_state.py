@@ -113,6 +113,33 @@ def test_unused_and_late_parameters(launch):
     assert same_on_all_ranks(launch(partly_used, 2))
 
 
+def freezing(rank: int, world: int, at_once: bool) -> Tensor:
+    """A parameter is frozen within a round of local steps, on all ranks."""
+    model: Any = network()
+    optimizer = zeroone(model)
+    train(optimizer, model, rank, 0, 13)
+    frozen = model[0].weight
+    assert "rate" in optimizer.state[frozen]
+    frozen.requires_grad_(False)
+    if at_once:
+        optimizer.synchronize()
+    else:
+        train(optimizer, model, rank, 13, 14)
+    assert "rate" not in optimizer.state[frozen]
+    found = frozen.detach().clone()
+    train(optimizer, model, rank, 14, 22)
+    assert bits_equal(frozen, found)
+    frozen.requires_grad_(True)
+    train(optimizer, model, rank, 22, 26)
+    optimizer.synchronize()
+    return torch.cat([found.view(-1), flat(model)])
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["synchronize", "step"])
+def test_a_parameter_that_is_frozen_within_a_round_is_the_same_on_all_ranks(launch, at_once):
+    assert same_on_all_ranks(launch(freezing, 2, at_once))
+
+
 def shrinking(rank: int, world: int, states: list[Any]) -> Tensor:
     model = network()
     optimizer = zeroone(model)
@@ -194,3 +221,15 @@ def test_a_state_that_cannot_be_loaded_changes_nothing(which):
     hook.remove()
     optimizer.load_state_dict(state)
     assert digest(optimizer.state_dict()) == digest(state)
+
+
+@pytest.mark.parametrize("which", MAKERS)
+def test_the_state_of_parameters_with_other_shapes_is_rejected(which):
+    model, other = nn.Linear(4, 4), nn.Linear(8, 8)
+    first, second = MAKERS[which](model), MAKERS[which](other)
+    model(torch.ones(1, 4)).sum().backward()
+    first.step()
+    before = digest(second.state_dict())
+    with pytest.raises(StateError, match=r"'weight' has shape \(4, 4\), the parameter \(8, 8\)"):
+        second.load_state_dict(first.state_dict())
+    assert digest(second.state_dict()) == before

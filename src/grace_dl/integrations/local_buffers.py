@@ -2,37 +2,69 @@
 
 from __future__ import annotations
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ..algebra.named import build
+from ..errors import ConfigError
+from ..names import canonical
 from ..session import Session
 from ..telemetry import Stats
 from ..transport import Transport
 from .exchange import average
 
+_AVERAGED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Buffers of 8 bits are quantized values or their scales."""
+
 
 class LocalBuffers:
-    """The buffers of a model, and their averages of the last exchange. They are not compressed, and no exchanges of the method."""
+    """The buffers of a model, and their averages of the last exchange. They are not compressed, and no exchanges of the method.
+
+    Buffers are looked up by name each time, because a module may assign new tensors to them.
+    """
 
     def __init__(self, model: nn.Module, transport: Transport) -> None:
-        self.live = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
-        self._session = Session(build("none"), transport) if self.live else None
-        self.anchor = [buffer.clone() for buffer in self.live]
+        self._model = model
+        self._names = [name for name, buffer in model.named_buffers() if buffer.dtype in _AVERAGED]
+        self._session = Session(build("none"), transport) if self._names else None
+        named = dict(model.named_buffers())
+        self.anchor = [named[name].detach().clone() for name in self._names]
+
+    def live(self) -> list[Tensor]:
+        """The present buffers, in the order of `anchor`; raises unless they are as they were on creation."""
+        if not self._names:
+            return []
+        named = dict(self._model.named_buffers(remove_duplicate=False))
+        found = [named.get(name) for name in self._names]
+        for name, buffer, kept in zip(self._names, found, self.anchor):
+            if buffer is None or (buffer.dtype, buffer.shape) != (kept.dtype, kept.shape):
+                now = "gone" if buffer is None else f"{buffer.dtype} of shape {tuple(buffer.shape)}"
+                raise ConfigError(
+                    f"the buffer {canonical(name)!r} was {kept.dtype} of shape {tuple(kept.shape)} when LocalSteps was created and is "
+                    f"now {now}; keep its dtype and shape, or create LocalSteps again after the change."
+                )
+        return [buffer.detach() for buffer in found if buffer is not None]
 
     def keep(self) -> None:
         """Take the present values as those of the last exchange."""
-        for kept, buffer in zip(self.anchor, self.live):
-            kept.copy_(buffer)
+        self.anchor = [buffer.clone() for buffer in self.live()]
 
     def average(self) -> None:
-        """Average over ranks; all ranks call it. If a value is not finite on some rank, all take those of the last exchange."""
+        """Average over ranks; all ranks call it. A buffer that is not finite on some rank is that of the last exchange on all."""
         if self._session is None:
             return
-        finite, averaged = average(
-            self._session, "buffers", {f"buffer.{place}": buffer for place, buffer in enumerate(self.live)}
-        )
-        for place, buffer in enumerate(self.live):
-            buffer.copy_(averaged[f"buffer.{place}"].view if finite else self.anchor[place])
+        live = self.live()
+        device = live[0].device
+        broken = torch.stack([~buffer.isfinite().all().to(device) for buffer in live]).float()
+        # A buffer that is not finite must not keep the others from being averaged.
+        sent = {
+            f"buffer.{place}": torch.zeros_like(buffer) if bad else buffer
+            for place, (buffer, bad) in enumerate(zip(live, broken.tolist()))
+        }
+        _, averaged = average(self._session, "buffers", {**sent, "broken": broken})
+        anywhere = averaged["broken"].view.tolist()
+        for place, (buffer, bad) in enumerate(zip(live, anywhere)):
+            buffer.copy_(self.anchor[place] if bad else averaged[f"buffer.{place}"].view)
         self.keep()
 
     @property

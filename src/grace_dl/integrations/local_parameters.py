@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from ..digest import digest
 from ..errors import ConfigError
+from ..names import canonical, canonical_names
 from ..pipeline.bucket import fill
 from ..transport import Transport, detect
 from ..transport.torch_dist import TorchTransport
@@ -51,12 +53,13 @@ def grouped(keys: Sequence[K], tensors: Any) -> list[list[K]]:
 
 
 def trainable(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The parameters to exchange, by name."""
+    """The parameters to exchange, by names that do not depend on wrappers."""
     if is_attached(optimizer):
         raise ConfigError(
             "this optimizer's gradients are exchanged at every step already; close() its handle to train with local steps."
         )
-    parameters: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    parameters: dict[str, Tensor] = dict(zip(canonical_names(list(named)), named.values()))
     known = set(parameters.values())
     strange = sum(p not in known for group in optimizer.param_groups for p in group["params"])
     if strange or not parameters:
@@ -65,6 +68,24 @@ def trainable(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, T
             f"{len(parameters)}; pass the model that the optimizer trains."
         )
     return parameters
+
+
+def check_complete(
+    model: nn.Module, optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]
+) -> None:
+    """Raise if the optimizer now trains a parameter that is not exchanged."""
+    known = set(parameters.values())
+    new = [
+        p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and p not in known
+    ]
+    if new:
+        names = {parameter: canonical(name) for name, parameter in model.named_parameters()}
+        found = [repr(names[p]) if p in names else "a parameter that is not in the model" for p in new]
+        raise ConfigError(
+            f"the optimizer trains {', '.join(found[:3])}{', ...' if len(found) > 3 else ''}, which this object does not exchange, because it "
+            "was frozen or absent when LocalSteps was created; ranks would differ in it. Call synchronize() and close() before you "
+            "unfreeze or add parameters, then create LocalSteps again."
+        )
 
 
 def divide(parameters: Mapping[str, Tensor], count: int) -> list[list[str]]:
@@ -102,6 +123,28 @@ def outer_optimizer(outer: Outer | None, parameters: Mapping[str, Tensor]) -> to
                 "the outer optimizer must have exactly the trainable parameters of the model; pass model.parameters()."
             )
     return made
+
+
+def described(
+    settings: Mapping[str, Any],
+    outer: torch.optim.Optimizer | None,
+    model: nn.Module,
+    parameters: Mapping[str, Tensor],
+) -> str:
+    """What must be the same on all ranks, as text."""
+    rules = [
+        ", ".join(
+            f"{key}={value}" for key, value in group.items() if isinstance(value, (bool, int, float, tuple))
+        )
+        for group in (() if outer is None else outer.param_groups)
+    ]
+    made = "None" if outer is None else f"{type(outer).__name__}({'; '.join(rules)})"
+    tensors = [*map(shard, parameters.values()), *model.buffers()]
+    shapes = digest([list(parameters), [f"{t.dtype} {tuple(t.shape)}" for t in tensors]])
+    return (
+        f"local steps with {', '.join(f'{key}={value}' for key, value in settings.items())}, outer={made}, "
+        f"{len(parameters)} parameters and {len(tensors) - len(parameters)} buffers of shapes {shapes[:8]}"
+    )
 
 
 def applies_as_is(outer: torch.optim.Optimizer | None) -> bool:

@@ -1,9 +1,10 @@
-"""The part of a saved state that belongs to local steps, checked before anything is loaded."""
+"""State of local steps: an exchange that is under way, and the part of a saved state, checked before anything is loaded."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -11,9 +12,36 @@ from torch import Tensor
 
 from ..digest import digest
 from ..errors import StateError
+from ..names import canonical
+from ..pipeline.bucket import Bucket
+from ..pipeline.driver import StepDriver
 from ..saved_state import damaged
 
 _FIELDS = ("steps", "every", "fragments", "anchor", "buffers", "outer", "arrived")
+
+
+_IN_FLIGHT = ("fragment", "due", "averaged", "finite")
+
+
+@dataclass(slots=True)
+class InFlight:
+    """The exchange of one fragment between its start and the step that applies it."""
+
+    fragment: int
+    due: int
+    """The local step after which it is applied."""
+    buckets: list[Bucket]
+    averaged: bool
+    """Whether parameters travel, not differences."""
+    driver: StepDriver | None = None
+    """None once the results have arrived."""
+    finite: bool = True
+    results: dict[str, Tensor] = field(default_factory=dict)
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of what was received; for use once results have arrived."""
+        fields = {name: getattr(self, name) for name in _IN_FLIGHT}
+        return {**fields, "results": {name: result.clone() for name, result in self.results.items()}}
 
 
 class Expected(NamedTuple):
@@ -40,7 +68,8 @@ def checked(state: Any, mine: Expected) -> Mapping[str, Any]:
         raise StateError(
             "the saved state and this object do not both have an outer optimizer; give `outer` as before."
         )
-    here, there = _shapes(mine.anchor, mine.buffers), _shapes(dict(local["anchor"]), list(local["buffers"]))
+    local = {**local, "anchor": _renamed(local["anchor"], mine.anchor)}
+    here, there = _shapes(mine.anchor, mine.buffers), _shapes(local["anchor"], list(local["buffers"]))
     differing = sorted(name for name in {*here, *there} if here.get(name) != there.get(name))
     if differing:
         raise StateError(
@@ -69,8 +98,9 @@ def copied(
     try:
         arrived = None if local["arrived"] is None else dict(local["arrived"])
         if arrived is not None:
-            names, results = fragments[arrived["fragment"]], arrived["results"]
-            arrived = {field: arrived[field] for field in ("fragment", "due", "averaged", "finite")}
+            names = fragments[arrived["fragment"]]
+            results = _renamed(arrived["results"], parameters)
+            arrived = {name: arrived[name] for name in _IN_FLIGHT}
             arrived["results"] = {name: _like(parameters[name], results[name]) for name in names}
         return Copies(
             int(local["steps"]),
@@ -80,6 +110,12 @@ def copied(
         )
     except (AttributeError, TypeError, ValueError, KeyError, IndexError, RuntimeError) as error:
         raise damaged(error) from error
+
+
+def _renamed(saved: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """By the names that parameters have here: older states have names with the components of wrappers."""
+    names = {canonical(name): name for name in known}
+    return {names.get(canonical(name), name): value for name, value in saved.items()}
 
 
 def _like(mine: Tensor, saved: Tensor) -> Tensor:

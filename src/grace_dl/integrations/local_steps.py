@@ -11,7 +11,6 @@ import copy
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,17 +23,17 @@ from ..algebra.named import build
 from ..algebra.text import CarriesMethod, as_method, parse_rule
 from ..errors import ConfigError
 from ..handle import Handle
-from ..pipeline.bucket import Bucket, packed
-from ..pipeline.driver import StepDriver
+from ..pipeline.bucket import packed
 from ..saved_state import listed
 from ..session import Session
 from ..telemetry import Stats
 from . import local_state
-from .exchange import broadcast
 from .local_buffers import LocalBuffers
 from .local_parameters import (
     Outer,
     applies_as_is,
+    check_complete,
+    described,
     divide,
     gradient_like,
     grouped,
@@ -44,23 +43,9 @@ from .local_parameters import (
     trainable,
     transport_of,
 )
+from .local_replica import OwnValues, recover
+from .local_state import InFlight
 from .optimizer_state import restored_on_error
-
-
-@dataclass(slots=True)
-class _Exchange:
-    """The exchange of one fragment between its start and the step that applies it."""
-
-    fragment: int
-    due: int
-    """The local step after which it is applied."""
-    buckets: list[Bucket]
-    averaged: bool
-    """Whether parameters travel, not differences."""
-    driver: StepDriver | None = None
-    """None once the results have arrived."""
-    finite: bool = True
-    results: dict[str, Tensor] = field(default_factory=dict)
 
 
 class LocalSteps(Handle):
@@ -112,18 +97,20 @@ class LocalSteps(Handle):
         chosen = as_method(method)
         check_rounds(every, fragments, delay, merge)
         self.every, self.delay, self.merge = every, delay, float(merge)
+        self._model, self._inner = model, optimizer
         self._parameters = trainable(model, optimizer)
         self._fragments = divide(self._parameters, fragments)
         self._outer = outer_optimizer(outer, self._parameters)
         self._anchor_dtype, self._anchor_device = anchor_dtype, anchor_device
         transport = transport_of(group)
         super().__init__(Session(chosen, transport))
+        settings = {"every": every, "fragments": fragments, "delay": delay, "merge": self.merge}
+        transport.agree(described(settings, self._outer, model, self._parameters))
+        self._own = OwnValues(model, self._parameters, transport)
         self._buffers = LocalBuffers(model, transport)
         self._steps = 0
-        self._exchange: _Exchange | None = None
-        broadcast(transport, (*self._parameters.values(), *model.buffers()))
+        self._exchange: InFlight | None = None
         self._anchor = {name: self._kept(p) for name, p in self._parameters.items()}
-        self._buffers.keep()
 
     @classmethod
     def from_rule(
@@ -167,6 +154,7 @@ class LocalSteps(Handle):
     def step(self) -> None:
         """Count a local step; start an exchange if one is due, and apply one that has arrived. All ranks call it."""
         self._check_open()
+        self._own.forget()
         self._steps += 1
         if self._exchange is not None:
             if self._exchange.due <= self._steps:
@@ -183,6 +171,7 @@ class LocalSteps(Handle):
     def synchronize(self) -> None:
         """Exchange everything now and wait for it, so that all ranks hold the same parameters. All ranks call it."""
         self._check_open()
+        self._own.forget()
         if self._exchange is not None:
             self._apply()
         for fragment in range(len(self._fragments)):
@@ -190,9 +179,11 @@ class LocalSteps(Handle):
             self._apply(merge=0.0)  # nothing of the local parameters stays
 
     def _start(self, fragment: int, delay: int) -> None:
+        check_complete(self._model, self._inner, self._parameters)
+        self._buffers.live()  # raises if a buffer cannot be averaged when the result arrives
         # The average of parameters, where that is asked for, needs no difference: it rounds once and is exact.
         averaged = (
-            applies_as_is(self._outer) and self.method == build("none") and not self.session.state.carried
+            applies_as_is(self._outer) and self.method == build("none") and not self.session.state.moved
         )
         names = self._fragments[fragment]
         locals_ = {name: shard(self._parameters[name]) for name in names}
@@ -207,7 +198,7 @@ class LocalSteps(Handle):
         except BaseException as error:
             driver.discard(error)
             raise
-        self._exchange = _Exchange(fragment, self._steps + delay, buckets, averaged, driver)
+        self._exchange = InFlight(fragment, self._steps + delay, buckets, averaged, driver)
 
     def _receive(self) -> None:
         """Wait for the exchange in flight, if any; its result is applied later."""
@@ -239,9 +230,11 @@ class LocalSteps(Handle):
             if exchange.finite:
                 for name, mine in before.items():
                     shard(self._parameters[name]).lerp_(mine, alpha)
+            else:
+                recover(self._inner, self._parameters, self._restored)
         self._buffers.average()
 
-    def _move(self, names: list[str], exchange: _Exchange) -> None:
+    def _move(self, names: list[str], exchange: InFlight) -> None:
         """Set the parameters to the new anchor; a round in which a rank diverged is dropped on all ranks."""
         assigned = exchange.averaged and exchange.finite and applies_as_is(self._outer)
         for name in names:
@@ -250,7 +243,7 @@ class LocalSteps(Handle):
         if exchange.finite:
             self._descend({} if assigned else self._differences(exchange))
 
-    def _differences(self, exchange: _Exchange) -> dict[str, Tensor]:
+    def _differences(self, exchange: InFlight) -> dict[str, Tensor]:
         if not exchange.averaged:
             return exchange.results
         # The outer optimizer's settings have changed since the exchange started.
@@ -266,7 +259,10 @@ class LocalSteps(Handle):
         try:
             for name, parameter in self._parameters.items():
                 mine = differences.get(name)
-                # The outer optimizer skips parameters without a gradient: those of other fragments.
+                # The outer optimizer skips parameters without a gradient: those of other fragments, and frozen ones that have
+                # arrived, which its momentum would move on.
+                if mine is not None and not parameter.requires_grad and not mine.any():
+                    mine = None
                 parameter.grad = None if mine is None else gradient_like(parameter, mine)
             self._outer.step()
         finally:
@@ -292,16 +288,18 @@ class LocalSteps(Handle):
         Local progress is restored at the end of the block; no rank communicates.
         """
         self._check_open()
-        live = [*(shard(p) for p in self._parameters.values()), *self._buffers.live]
-        mine = [tensor.clone() for tensor in live]
+        mine = [tensor.clone() for tensor in self._live()]
         common = [*(self._restored(name) for name in self._parameters), *self._buffers.anchor]
         try:
-            for tensor, value in zip(live, common):
+            for tensor, value in zip(self._live(), common):
                 tensor.copy_(value)
             yield
         finally:
-            for tensor, value in zip(live, mine):
+            for tensor, value in zip(self._live(), mine):
                 tensor.copy_(value)
+
+    def _live(self) -> list[Tensor]:
+        return [*(shard(p) for p in self._parameters.values()), *self._buffers.live()]
 
     @property
     def common_state(self) -> dict[str, Any]:
@@ -332,10 +330,11 @@ class LocalSteps(Handle):
         if self._exchange is not None and self._exchange.driver is not None:
             self._exchange.driver.abandon()
         self._exchange = None
+        self._own.forget()
         self._buffers.release()
 
     def state_dict(self) -> dict[str, Any]:
-        """All state of this rank, to be saved with the model at the same local step on every rank.
+        """All state of this rank, to be saved with this rank's model at the same local step on every rank.
 
         Holds the method's state, the anchor, the outer optimizer, and the result of an exchange that is not yet applied.
         """
@@ -347,22 +346,18 @@ class LocalSteps(Handle):
             "outer": None if self._outer is None else copy.deepcopy(self._outer.state_dict()),
             "every": self.every,
             "fragments": len(self._fragments),
+            "parameters": self._own.digest(),
             "anchor": {name: kept.clone() for name, kept in self._anchor.items()},
             "buffers": [kept.clone() for kept in self._buffers.anchor],
-            "arrived": None
-            if exchange is None
-            else {
-                "fragment": exchange.fragment,
-                "due": exchange.due,
-                "averaged": exchange.averaged,
-                "finite": exchange.finite,
-                "results": {name: result.clone() for name, result in exchange.results.items()},
-            },
+            "arrived": None if exchange is None else exchange.state_dict(),
         }
         return digest.sealed({**state, "local": local})
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Restore a `state_dict`, or raise without a change; load the model's parameters of the same step as well.
+        """Restore a `state_dict`, or raise without a change; load the model of the same step as well, in any order.
+
+        The model may have been loaded before this object was created, which gave all ranks the parameters of rank 0: until its first
+        step a rank can return to its own, if the state was saved with them.
 
         A list of the states of all ranks is converted to a different number of ranks. States of ranks that are gone may be
         missing: their residuals are lost, and those of the others keep their weight in the average. The anchor is the same in
@@ -380,5 +375,6 @@ class LocalSteps(Handle):
             local_state.load_outer(self._outer, found[0]["outer"])
             self.session.load_state_dict(state, self._parameters, partial=True)
         # Nothing from here on can fail.
+        self._own.put_back({str(local.get("parameters")) for local in found})
         self._steps, self._anchor, self._buffers.anchor = copies.steps, copies.anchor, copies.buffers
-        self._exchange = None if copies.arrived is None else _Exchange(**copies.arrived, buckets=[])
+        self._exchange = None if copies.arrived is None else InFlight(**copies.arrived, buckets=[])

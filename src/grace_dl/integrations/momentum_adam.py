@@ -11,7 +11,7 @@ what Adam's steps are: with one magnitude for all elements of a tensor, those of
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -22,25 +22,19 @@ from torch import Tensor
 from ..algebra.base import Method
 from ..algebra.named import build
 from ..algebra.text import CarriesMethod, as_method
-from ..communicator.state import State
 from ..communicator.transaction import finite
-from ..errors import ConfigError, StateError
+from ..errors import StateError
 from ..handle import Handle
-from ..names import canonical_names
 from ..pipeline.bucket import Segment, check
 from ..saved_state import listed
 from ..session import Session
-from ..settings import number
 from ..telemetry import Stats
 from ..transport import Transport
-from ..transport.local import LocalTransport
 from .exchange import average, broadcast
 from .local_parameters import transport_of
+from .momentum_settings import Params, check_names, check_scaled, check_settings, separated
 from .optimizer import attached, warn_of_ddp
 from .optimizer_state import restored_on_error
-
-Params = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
-"""Parameters as optimizers take them, with or without names; groups may have settings of their own."""
 
 
 class Step(Enum):
@@ -61,23 +55,27 @@ class _Part:
     slots: dict[str, Any]
     group: dict[str, Any]
     kind: Step
+    moves: bool
+    """Whether it takes a step; otherwise only its round of local steps ends."""
 
     @property
     def rate(self) -> float:
         """The rate of the next step, with Adam's correction for a momentum that began at zero."""
+        if not self.moves:
+            return 0.0
         lr, beta = self.group["lr"], self.group["betas"][0]
         return float(lr / (1 - beta ** (self.slots["step"] + 1)))
 
     @property
     def decay(self) -> float:
-        return float(1 - self.group["lr"] * self.group["weight_decay"])
+        return float(1 - self.group["lr"] * self.group["weight_decay"]) if self.moves else 1.0
 
 
 class MomentumHandle(Handle):
     """The handle of an optimizer that exchanges momenta: its method is that of the momentum."""
 
     def __init__(self, optimizer: MomentumAdam, method: Method, transport: Transport) -> None:
-        _check_scaled(method)
+        check_scaled(method)
         super().__init__(Session(method, transport))
         self.gradients = Session(build("none"), transport)
         """The exchange of variance steps; it has no state."""
@@ -94,7 +92,7 @@ class MomentumHandle(Handle):
         The residual of the current method is added to the next momentum. The variance stays frozen.
         """
         chosen = as_method(method)
-        _check_scaled(chosen)
+        check_scaled(chosen)
         super().switch(chosen)
 
     def _parameter_names(self) -> Collection[str] | None:
@@ -130,9 +128,9 @@ class MomentumAdam(torch.optim.Optimizer):
         group: Any,
     ) -> None:
         chosen = build("efsignsgd", lr=1.0, communicator="alltoall") if method is None else as_method(method)
-        groups, self._given = _separated(params)
+        groups, self._given = separated(params)
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
-        _check_names([name for name, _, _ in self._named()])
+        check_names([name for name, _, _ in self._named()])
         transport = transport_of(group)
         self.grace = MomentumHandle(self, chosen, transport)
         parameters = [parameter for _, parameter, _ in self._named()]
@@ -141,7 +139,7 @@ class MomentumAdam(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters; they begin with a warm-up of their own. All ranks take those of rank 0."""
-        _check_settings({**self.defaults, **param_group})
+        check_settings({**self.defaults, **param_group})
         super().add_param_group(param_group)
         if hasattr(self, "grace"):
             broadcast(self.grace.session.transport, self.param_groups[-1]["params"])
@@ -190,7 +188,7 @@ class MomentumAdam(torch.optim.Optimizer):
                 _take_gradient(part, gradients[part.name])
             for part in parts[Step.EXCHANGE]:
                 self._take_average(part, momenta[part.name], part.rate, part.decay)
-                part.slots["step"] += 1
+                part.slots["step"] += part.moves
             self._step_alone(parts[Step.LOCAL])
         return loss
 
@@ -201,19 +199,21 @@ class MomentumAdam(torch.optim.Optimizer):
         All ranks call it, before an evaluation or to save a state for a different number of ranks.
         """
         parts = [part for part in self._parts(fresh=False) if "rate" in part.slots]
-        momenta = self._exchanged(parts, fresh=False)
+        momenta = self._exchanged(parts)
         if momenta is not None:
             for part in parts:
-                self._take_average(part, momenta[part.name], 0.0, 1.0)
+                self._take_average(part, momenta[part.name], part.rate, part.decay)
 
     def _parts(self, fresh: bool = True) -> list[_Part]:
-        """The parameters that take part in a step; without their gradients unless `fresh`."""
+        """The parameters that take part in a step; unless `fresh`, they do not move by themselves."""
         scale = getattr(self, "grad_scale", None)  # set by a GradScaler while it calls `step`
         found = []
         for name, parameter, group in self._named():
-            if not parameter.requires_grad:
+            # A parameter that was frozen within a round of local steps differs between ranks until the round ends.
+            if not parameter.requires_grad and "rate" not in self.state.get(parameter, {}):
                 continue
-            grad = parameter.grad if fresh else None
+            moves = fresh and parameter.requires_grad
+            grad = parameter.grad if moves else None
             if grad is not None:
                 check(grad, name)
                 grad = grad.detach() if scale is None else grad.detach() / scale
@@ -221,16 +221,17 @@ class MomentumAdam(torch.optim.Optimizer):
             if not slots:
                 zeros = torch.zeros_like(parameter), torch.zeros_like(parameter)
                 slots.update(step=0, updates=0, exp_avg=zeros[0], exp_avg_sq=zeros[1])
-            found.append(_Part(name, parameter, grad, slots, group, self._kind(slots["step"])))
+            kind = self._kind(slots["step"]) if moves else Step.EXCHANGE
+            found.append(_Part(name, parameter, grad, slots, group, kind, moves))
         return found
 
-    def _exchanged(self, parts: Sequence[_Part], fresh: bool = True) -> dict[str, Segment] | None:
+    def _exchanged(self, parts: Sequence[_Part]) -> dict[str, Segment] | None:
         """The averages of what each rank would move; None if a rank's gradient was not finite."""
         values = {}
         for part in parts:
             moved = part.slots.get("moved")
             value = torch.zeros_like(part.parameter)
-            if fresh:
+            if part.moves:
                 grad = value if part.grad is None else part.grad
                 value = _direction(part, part.slots["exp_avg"].lerp(grad, 1 - part.group["betas"][0]))
                 value.masked_fill_(~grad.isfinite(), float("nan"))  # which the limit may have hidden
@@ -300,12 +301,24 @@ class MomentumAdam(torch.optim.Optimizer):
                 "these states were saved within a round of local steps, in which ranks differ; call synchronize() before "
                 "saving, or load on as many ranks as before, each its own state."
             )
+        self._check_shapes(states[0])
         saved = [state["grace"] for state in states] if several else states[0]["grace"]
         # The error for another model or rank is clearer here.
         self.grace.session.fitting(saved, self.grace._parameter_names())
         with restored_on_error(self):
             super().load_state_dict({key: value for key, value in states[0].items() if key != "grace"})
             self.grace.load_state_dict(saved)
+
+    def _check_shapes(self, state: Mapping[str, Any]) -> None:
+        """Raise if saved moments are of parameters with other shapes, which torch would load."""
+        places = [place for group in state["param_groups"] for place in group["params"]]
+        for place, (name, parameter, _) in zip(places, self._named()):
+            saved = state["state"].get(place, {}).get("exp_avg")
+            if saved is not None and saved.shape != parameter.shape:
+                raise StateError(
+                    f"the saved state is of another model: the momentum of {name!r} has shape {tuple(saved.shape)}, the parameter "
+                    f"{tuple(parameter.shape)}; load it into the same model, with its parameters in the same order."
+                )
 
 
 def _take_gradient(part: _Part, mean: Segment) -> None:
@@ -342,61 +355,3 @@ def _move(part: _Part, direction: Tensor, rate: float, decay: float) -> None:
     if decay != 1:
         part.parameter.mul_(decay)
     part.parameter.sub_(direction, alpha=rate)
-
-
-# Settings -----------------------------------------------------------------------------------------------
-
-
-def _separated(params: Params) -> tuple[list[Any], dict[Tensor, str]]:
-    """Parameters or groups for torch's optimizer, and the names that were given."""
-    names: dict[Tensor, str] = {}
-
-    def bare(items: Any) -> list[Any]:
-        listed = [items] if isinstance(items, Tensor) else list(items)
-        pairs = [item for item in listed if isinstance(item, tuple)]
-        if len(pairs) not in (0, len(listed)):
-            raise ConfigError("some parameters have names and some have none; pass model.named_parameters().")
-        names.update({parameter: name for name, parameter in pairs})
-        return [parameter for _, parameter in pairs] if pairs else listed
-
-    if isinstance(params, Tensor):
-        raise ConfigError("params is one tensor; pass model.named_parameters(), or a list.")
-    given: list[Any] = list(params)
-    if given and all(isinstance(item, Mapping) for item in given):
-        groups = [{**item, "params": bare(item["params"])} for item in given]
-    else:
-        groups = bare(given)
-    if not groups:
-        raise ConfigError("there are no parameters to optimize; pass model.named_parameters().")
-    return groups, dict(zip(names, canonical_names(list(names.values()))))
-
-
-def _check_names(names: Sequence[str]) -> None:
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise ConfigError(
-            f"two parameters are named {twice[0]!r}; state is kept by name, so names must differ."
-        )
-
-
-def _check_settings(group: Mapping[str, Any]) -> None:
-    number("lr", group["lr"], "the learning rate", least=0)
-    number("eps", group["eps"], "added to the root of the variance; 1e-8 is usual", above=0)
-    number("weight_decay", group["weight_decay"], "decoupled, as in AdamW; 0 is none", least=0)
-    betas = group["betas"]
-    if not isinstance(betas, (list, tuple)) or len(betas) != 2:
-        raise ConfigError(
-            f"betas={betas!r} must be two numbers: of the momentum and of the variance, as (0.9, 0.999)."
-        )
-    number("betas[0]", betas[0], "the weight of the previous momentum; 0.9 is usual", least=0, below=1)
-    number("betas[1]", betas[1], "the weight of the previous variance; 0.999 is usual", least=0, below=1)
-
-
-def _check_scaled(method: Method) -> None:
-    """Raise unless results of a method are averages."""
-    for part in method.parts():
-        if not part.codec.build(LocalTransport(), State()).compressor.average:
-            raise ConfigError(
-                f"{part} votes on signs and has no scale, but Adam needs the average of momenta; use efsignsgd:1.0 (signs with a "
-                "scale), onebit, or another method that averages."
-            )

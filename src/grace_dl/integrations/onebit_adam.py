@@ -7,7 +7,8 @@ from typing import Any
 from ..algebra.base import Method
 from ..algebra.text import CarriesMethod
 from ..settings import whole
-from .momentum_adam import MomentumAdam, Params, Step
+from .momentum_adam import MomentumAdam, Step
+from .momentum_settings import Params
 
 _WARMUP = "the steps of plain Adam before the variance is frozen; a tenth to a fifth of all steps is usual"
 
