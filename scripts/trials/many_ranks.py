@@ -9,6 +9,7 @@ takes seconds longer now and then, when a host name is looked up; both are count
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import random
 import sys
@@ -64,6 +65,9 @@ def train(method: str) -> None:
     assert torch.equal(low, high), "replicas differ"
     if dist.get_rank() == 0:
         print(RESULT + json.dumps(slowest.tolist()), flush=True)
+    # DDP's reducer must not be the last to refer to the group: torch then joins its threads with the GIL held, which can deadlock.
+    del net
+    gc.collect()
     dist.barrier()
     dist.destroy_process_group()
 
