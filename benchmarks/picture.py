@@ -45,7 +45,7 @@ def main() -> None:
         )
     axes.set_xticks(range(len(rates)), [_words(rate) for rate in rates.values()])
     axes.set_yscale("log")
-    axes.set_yticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"])
+    axes.set_yticks([1, 2, 5, 10, 20, 50, 100], ["1", "2", "5", "10", "20", "50", "100"])
     axes.minorticks_off()
     axes.set_ylabel("step time ÷ step without communication")
     axes.grid(axis="y", alpha=0.3)
