@@ -11,7 +11,7 @@
 
 Processes are forked from a server that has imported torch already, and are kept between calls, a set for each number
 of ranks, so that the ranks of a call have all lived through the same calls; each call gets a process group of its own.
-After any failure the set is replaced. A call that exceeds its time is killed, and the
+After any failure, and after a call that starts the process group itself, the set is replaced. A call that exceeds its time is killed, and the
 error shows every rank's Python stack and what it printed.
 """
 
@@ -137,7 +137,9 @@ class Launcher:
         for rank, worker in enumerate(workers):
             worker.begin(job, rank)
         outcomes = self._collect(workers, started, timeout)
-        if not all(o.ok for o in outcomes):
+        # torch counts the process groups of a process, and two ranks meet only if they have counted equally many. After a call that
+        # starts the group itself they may not have: one rank may have failed in `init_process_group`.
+        if not init or not all(o.ok for o in outcomes):
             self._drop(world)
         return outcomes
 

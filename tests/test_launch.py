@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -34,6 +36,16 @@ def die(rank: int, world: int) -> None:
     if rank == 0:
         os._exit(7)
     dist.barrier()
+
+
+def join_alone(rank: int, world: int, store: str) -> None:
+    """Rank 0 waits for the other in vain."""
+    if rank == 0:
+        limit = datetime.timedelta(seconds=0.5)
+        with pytest.raises(RuntimeError):
+            dist.init_process_group(
+                "gloo", init_method=f"file://{store}", rank=0, world_size=2, timeout=limit
+            )
 
 
 def hang_here(rank: int, world: int) -> None:
@@ -92,3 +104,8 @@ def test_a_hang_ends_with_stacks(launch: Launcher) -> None:
 def test_functions_must_be_importable(launch: Launcher) -> None:
     with pytest.raises(TypeError, match="module level"):
         launch(lambda rank, world: None, 2)
+
+
+def test_ranks_meet_after_a_call_in_which_one_could_not_join(launch: Launcher, tmp_path: Path) -> None:
+    launch(join_alone, 2, str(tmp_path / "store"), init=False)
+    assert [x.tolist() for x in launch(total, 2, 1.0, timeout=20)] == [[1.0, 1.0]] * 2
