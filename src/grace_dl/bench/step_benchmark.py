@@ -84,6 +84,21 @@ def candidates(methods: Sequence[str] | None, through: Sequence[str] = THROUGH[:
     return found
 
 
+def _check(workloads: Sequence[Workload], plan: StepPlan, workers: Sequence[int]) -> None:
+    """Raise before anything is measured if a candidate cannot be."""
+    targets = {candidate.through for candidate in plan.candidates}
+    passes = max(workload.accumulate for workload in workloads)
+    if passes > 1 and OPTIMIZER in targets:
+        raise ConfigError(
+            f"--accumulate {passes} is not measured through an optimizer; pass --through ddp, fsdp or hsdp."
+        )
+    unpaired = [count for count in workers if count < 4 or count % 2]
+    if HSDP in targets and unpaired:
+        raise ConfigError(
+            f"--through hsdp needs two or more pairs of workers, not {unpaired[0]} workers; pass --workers 4."
+        )
+
+
 def measure_steps(
     workloads: Sequence[Workload],
     plan: StepPlan,
@@ -100,6 +115,7 @@ def measure_steps(
             f"`grace bench step` starts its workers itself, but runs under {launcher}; call it on its own, with "
             "--workers and --hosts."
         )
+    _check(workloads, plan, workers)
     for count in workers:
         names = remote_hosts.parse(hosts, count)
     remote = bool(names) and not (len(names) == 1 and remote_hosts.local(names[0]))
@@ -123,6 +139,7 @@ def measure_links(
     fresh: bool = False,
 ) -> None:
     """Measure every model on every number of workers at every link rate, with `per_host` workers on each host."""
+    _check(workloads, plan, workers)
     virtual_hosts.check_workers(workers, per_host)
     if virtual_hosts.with_links(rates):
         virtual_hosts.check_able("`--rate loopback` needs none")
@@ -172,14 +189,6 @@ def _measure(
     names: Sequence[str] = (),
 ) -> None:
     """Measure the candidates that are missing in the file."""
-    if setting.workload.accumulate > 1 and any(c.through == OPTIMIZER for c in plan.candidates):
-        raise ConfigError(
-            f"--accumulate {setting.workload.accumulate} is not measured through an optimizer; pass --through ddp, fsdp or hsdp."
-        )
-    if any(c.through == HSDP for c in plan.candidates) and (setting.workers < 4 or setting.workers % 2):
-        raise ConfigError(
-            f"--through hsdp needs two or more pairs of workers, not {setting.workers} workers; pass --workers 4."
-        )
     missing = [c for c in plan.candidates if f"{setting}/{label_of(c._asdict())}" not in results]
     if not missing:
         return
