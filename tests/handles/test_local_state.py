@@ -14,6 +14,7 @@ from contract.cases import bits_equal
 from grace_dl.digest import digest, sealed
 from grace_dl.errors import StateError
 from handles.local_training import alike, flat, inner, local, mean_of, nesterov, network
+from handles.targets import LocalStepsTarget
 
 SETTINGS = [
     {"method": "int8:memory=residual", "every": 4},
@@ -237,9 +238,8 @@ class _Shape:
 
 
 def held(state: dict[str, Any]) -> str:
-    """A digest of all but the digests, one of which is of the model's parameters."""
-    local = {name: value for name, value in state["local"].items() if name != "parameters"}
-    return digest({**state, "local": local, "digest": None})
+    """A digest of what `load_state_dict` restores."""
+    return digest(LocalStepsTarget.loaded(state))
 
 
 def refused(handle: grace.LocalSteps, state: Any) -> str:

@@ -25,10 +25,10 @@ class LocalBuffers:
 
     def __init__(self, model: nn.Module, transport: Transport) -> None:
         self._model = model
-        self._names = [name for name, buffer in model.named_buffers() if buffer.dtype in _AVERAGED]
-        self._session = Session(build("none"), transport) if self._names else None
-        named = dict(model.named_buffers())
-        self.anchor = [named[name].detach().clone() for name in self._names]
+        named = {name: buffer for name, buffer in model.named_buffers() if buffer.dtype in _AVERAGED}
+        self._names = list(named)
+        self._session = Session(build("none"), transport) if named else None
+        self.anchor = [buffer.detach().clone() for buffer in named.values()]
 
     def live(self) -> list[Tensor]:
         """The present buffers, in the order of `anchor`; raises unless they are as they were on creation."""
@@ -44,10 +44,6 @@ class LocalBuffers:
                     f"now {now}; keep its dtype and shape, or create LocalSteps again after the change."
                 )
         return [buffer.detach() for buffer in found if buffer is not None]
-
-    def keep(self) -> None:
-        """Take the present values as those of the last exchange."""
-        self.anchor = [buffer.clone() for buffer in self.live()]
 
     def average(self) -> None:
         """Average over ranks; all ranks call it. A buffer that is not finite on some rank is that of the last exchange on all."""
@@ -65,7 +61,7 @@ class LocalBuffers:
         anywhere = averaged["broken"].view.tolist()
         for place, (buffer, bad) in enumerate(zip(live, anywhere)):
             buffer.copy_(self.anchor[place] if bad else averaged[f"buffer.{place}"].view)
-        self.keep()
+        self.anchor = [buffer.clone() for buffer in live]
 
     @property
     def stats(self) -> Stats:
