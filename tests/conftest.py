@@ -30,7 +30,7 @@ def environment() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def launch() -> Iterator[Launcher]:
-    """`launch(fn, world, *args, timeout=60)`: run `fn(rank, world, *args)` on real ranks; see launch.py."""
+    """`launch(fn, world, *args, timeout=120)`: run `fn(rank, world, *args)` on real ranks; see launch.py."""
     launcher = Launcher()
     yield launcher
     launcher.close()

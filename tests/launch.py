@@ -29,6 +29,7 @@ import os
 import pickle
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -46,6 +47,12 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLOO_SOCKET_IFNA
 
 TAIL = 6000
 """Characters of a rank's output that an error shows."""
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 @dataclass
@@ -91,7 +98,7 @@ class Launcher:
         fn: Callable[..., Any],
         world: int,
         *args: Any,
-        timeout: float = 60.0,
+        timeout: float = 120.0,
         group_timeout: float | None = None,
         env: dict[str, str] | None = None,
         init: bool = True,
@@ -113,7 +120,7 @@ class Launcher:
         fn: Callable[..., Any],
         world: int,
         *args: Any,
-        timeout: float = 60.0,
+        timeout: float = 120.0,
         group_timeout: float | None = None,
         env: dict[str, str] | None = None,
         init: bool = True,

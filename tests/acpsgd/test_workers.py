@@ -12,6 +12,7 @@ from torch import nn
 
 import acpsgd
 from acpsgd_training import METHODS, Net, batch, build, same, train, weights
+from launch import free_port
 
 
 def replicas(rank, world, method, threshold):
@@ -249,10 +250,6 @@ def started_here(rank, world, port):
 
 
 def test_init_from_the_environment(launch):
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     assert launch(started_here, 2, port, init=False, env=env) == [(1.0, False), (1.0, False)]

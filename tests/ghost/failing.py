@@ -61,8 +61,8 @@ def stuck(name: str) -> None:
             f"{job.case}: {error!r}"
         )
         assert 0.45 <= seconds < 5, f"{job.case}: {seconds}"
-        error, seconds = _attempt(job, 0, timeout=0.5)
-        assert isinstance(error, PeerError) and seconds < 0.45, f"{job.case}: {error!r} after {seconds} s"
+        error, seconds = _attempt(job, 0, timeout=60)
+        assert isinstance(error, PeerError) and seconds < 30, f"{job.case}: {error!r} after {seconds} s"
 
 
 def left(name: str) -> None:

@@ -19,6 +19,7 @@ import torch
 
 from grace_dl.train.checkpoint import Checkpoints
 from grace_dl.train.log import read
+from launch import free_port
 from training_runs import ELASTIC, ELASTIC_FILES, SMALL, unsent
 
 SETTINGS = {
@@ -119,9 +120,7 @@ def starts(folder: Path) -> list[list[dict[str, Any]]]:
 
 
 def test_machines_come_and_go(machines: list[Machine], tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     run = tmp_path / "run"
 
     def trains_on(ranks: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import gc
 import os
-import socket
 import threading
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 import grace_dl as grace
 from grace_dl.errors import LayoutError, PeerError
 from grace_dl.transport.torch_dist import TorchTransport
+from launch import free_port
 
 
 def network(width: int = 64) -> nn.Module:
@@ -253,11 +253,6 @@ def restarted(rank: int, world: int, store: str) -> None:
 
 def test_a_process_group_that_is_made_anew(launch: Any, tmp_path: Any) -> None:
     launch(restarted, 2, str(tmp_path / "store"), init=False, timeout=40)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def connections(port: int) -> int:

@@ -58,7 +58,7 @@ def failing(rank: int, world: int, how: str) -> tuple[float, str]:
     if rank == 1:
         transport.fails = how == "raises"
         if how == "sleeps":
-            time.sleep(6)
+            time.sleep(9)
             dist.destroy_process_group()
             return 0.0, ""
     start = time.monotonic()
@@ -80,8 +80,8 @@ def test_a_rank_that_raises_is_seen_by_the_others(launch: Any) -> None:
 
 
 def test_a_rank_that_is_stuck_is_reported_before_the_watchdog_of_torch_ends_the_process(launch: Any) -> None:
-    for rank, (seconds, text) in enumerate(launch(failing, 3, "sleeps", timeout=40, group_timeout=3)):
-        assert rank == 1 or ("did not finish in 2.7 s" in text and 2.6 < seconds < 3), (seconds, text)
+    for rank, (seconds, text) in enumerate(launch(failing, 3, "sleeps", timeout=60, group_timeout=6)):
+        assert rank == 1 or ("did not finish in 5.4 s" in text and seconds > 5.3), (seconds, text)
 
 
 class Collective:
