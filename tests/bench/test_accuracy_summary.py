@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from grace_dl.bench import run_records, summary
-from grace_dl.errors import GraceError
+from grace_dl.bench.target import LOSS, Target
+from grace_dl.errors import ConfigError, GraceError
 
 
 def fake(method: str, seed: int, points: list[tuple[float, float]], rate: str = "1gbit") -> dict[str, Any]:
@@ -27,8 +28,8 @@ def test_summary() -> None:
         fake("sign", 1, [(2, 0.1), (4, 0.2)]),
         {**fake("nan", 1, [(2, 0.1)]), "failed": "the run has diverged", "accuracy": None, "seconds": None},
     ]
-    target = summary.default_target(records)
-    assert target == pytest.approx(0.79)
+    target = Target.default(records)
+    assert target is not None and target.value == pytest.approx(0.79)
     rows = {row.label: row for row in summary.rows(records, "1gbit", target)}
     assert list(rows)[:3] == ["topk", "bf16", "ddp"]
     assert rows["ddp"].accuracy == pytest.approx(0.85) and rows["ddp"].spread == pytest.approx(
@@ -41,6 +42,38 @@ def test_summary() -> None:
     )
     assert rows["topk"].gap == pytest.approx(-0.06) and not rows["topk"].loses
     assert rows["sign"].seconds_to_target is None and rows["sign"].loses and rows["nan"].loses
+
+
+def judged_by_loss(method: str, seed: int, points: list[tuple[float, float]]) -> dict[str, Any]:
+    record = fake(method, seed, [(seconds, 0.5) for seconds, _ in points])
+    curve = [{**p, "loss": loss} for p, (_, loss) in zip(record["curve"], points)]
+    return {**record, "judged_by": LOSS, "loss": points[-1][1], "curve": curve}
+
+
+def test_target_of_loss() -> None:
+    """Tasks judged by their loss: the default target is one percent above plain DDP, and lower is better."""
+    records = [
+        judged_by_loss("ddp", 1, [(10, 3.0), (20, 2.0)]),
+        judged_by_loss("ddp", 2, [(10, 3.0), (20, 1.9)]),
+        judged_by_loss("topk", 1, [(2, 2.5), (4, 2.01)]),
+        judged_by_loss("sign", 1, [(2, 2.5), (4, 2.1)]),
+    ]
+    target = Target.default(records)
+    assert target is not None and target.value == pytest.approx(2.02) and str(target) == "a loss of 2.0200"
+    rows = summary.rows(records, "1gbit", target)
+    assert [row.label for row in rows] == ["topk", "ddp", "sign"]
+    assert rows[0].seconds_to_target == 4 and rows[0].speedup == 5
+    assert rows[1].loss_spread == pytest.approx(0.0707, rel=1e-2)
+    assert rows[2].seconds_to_target is None and rows[2].loses
+    without = [{**r, "loss": None, "curve": [{"seconds": 1.0, "accuracy": 0.5}]} for r in records]
+    assert Target.default(without) is None
+    assert summary.rows(without, "1gbit", Target(2.0, LOSS))[0].reached == 0
+
+
+def test_target_from_the_command_line() -> None:
+    assert Target.asked(65, "accuracy") == Target(0.65) and Target.asked(165, LOSS) == Target(165, LOSS)
+    with pytest.raises(ConfigError, match="--target 165"):
+        Target.asked(165, "accuracy")
 
 
 def test_times_of_another_link() -> None:

@@ -24,6 +24,7 @@ from ..workers import Emit, run_workers
 from . import run_records, summary, tables, virtual_hosts
 from .results import Results
 from .selection import DDP
+from .target import Target, field_of
 from .training_methods import files_and_overrides
 
 TASKS = {
@@ -61,6 +62,8 @@ class StudyPlan:
     """None: those of the config file."""
     timed_epochs: int | None = None
     """The number of epochs to train and time at all rates but the first."""
+    target: float | None = None
+    """As `show_study` takes it."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -132,6 +135,8 @@ class Study:
         # Building all of them detects invalid settings of any method.
         configs = [self._config(method, 1, self.folder) for method in self.plan.methods]
         settings = configs[0].settings
+        if self.plan.target is not None:
+            Target.asked(self.plan.target, run_records.judged_by(settings.train.metric))
         self.task, self.epochs = run_records.task_of(settings.plain()), settings.train.num_epochs
         with self.console.status("loading data"):
             dataset_of(settings.dataset, World())
@@ -249,13 +254,18 @@ def make_study(plan: StudyPlan, out: Path, *, fresh: bool = False) -> Results:
     return study.results
 
 
-def import_runs(folders: Sequence[Path], out: Path, *, fresh: bool = False) -> Results:
-    """Import the curves of `grace train` runs into a result file."""
+def import_runs(
+    folders: Sequence[Path], out: Path, *, fresh: bool = False, target: float | None = None
+) -> Results:
+    """Import the curves of `grace train` runs into a result file; `target` is only checked."""
     found, remarks = run_records.imported(folders)
     for remark in remarks:
         output().print(remark, highlight=False)
     if not found:
         raise GraceError("none of the runs has ended; there is nothing to write.")
+    if target is not None:
+        for record in found:
+            Target.asked(target, field_of(record))
     settings = {"from_runs": True}
     if out.exists() and not fresh:
         Results(out, "accuracy", settings)  # only an earlier import may exist
@@ -266,12 +276,12 @@ def import_runs(folders: Sequence[Path], out: Path, *, fresh: bool = False) -> R
 
 
 def show_study(results: Results, target: float | None = None) -> None:
-    """Print the tables of a study. `target`: the accuracy to reach, between 0 and 1."""
+    """Print the tables of a study. `target`: the percentage of correct answers to reach, or the loss where runs are judged by it."""
     console = output()
     records = list(results.records.values())
     console.print(tables.heading(results.header))
     for (task, epochs, workers), chosen in summary.groups(records).items():
-        aim = summary.default_target(chosen) if target is None else target
+        aim = Target.default(chosen) if target is None else Target.asked(target, field_of(chosen[0]))
         for rate in summary.rates(chosen):
             title = f"{task}, {epochs} epochs, {workers} workers with one thread each, {rate}"
             console.print(tables.accuracy_table(summary.rows(chosen, rate, aim), title, aim))

@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import ConfigError, GraceError
 from ..train.log import read
 from .results import label_of
+from .target import ACCURACY, LOSS
 from .training_methods import method_in
 from .virtual_hosts import LOOPBACK, UNLIMITED_BITS
 
@@ -49,6 +50,7 @@ def record(folder: Path, failed: str | None = None) -> dict[str, Any]:
         "workers": config["world"]["size"],
         "epochs": config["configs"]["train"]["num_epochs"],
         "seed": config["configs"]["seed"],
+        "judged_by": judged_by(config["configs"]["train"]["metric"]),
         "parameters": config["parameters"],
         "steps": config["steps"],
         "failed": failed,
@@ -82,6 +84,11 @@ def retimed(known: Mapping[str, Any], timed: Mapping[str, Any]) -> dict[str, Any
         for p in known["curve"]
     ]
     return {"curve": curve, "seconds": curve[-1]["seconds"]}
+
+
+def judged_by(metric: str) -> str:
+    """The field of an evaluation for `configs.train.metric`."""
+    return LOSS if metric.startswith("loss") else ACCURACY
 
 
 def task_of(configs: Mapping[str, Any]) -> str:

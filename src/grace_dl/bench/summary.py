@@ -9,12 +9,10 @@ from typing import Any
 
 from .results import label_of
 from .selection import DDP
+from .target import LOSS, Target
 
 BF16 = "bf16"
 """The method that others are compared with besides plain DDP."""
-
-MARGIN = 0.01
-"""The default target is this far below the final accuracy of the worst DDP run."""
 
 Record = dict[str, Any]
 Group = tuple[str, int, int]
@@ -34,6 +32,7 @@ class Row:
     gap: float | None
     """Final accuracy minus that of DDP."""
     loss: float | None
+    loss_spread: float | None
     loss_over_ddp: float | None
     """Final loss relative to that of DDP."""
     reached: int
@@ -74,28 +73,22 @@ def rates(records: Iterable[Record]) -> list[str]:
     return sorted(bits, key=lambda rate: (bits[rate], rate))
 
 
-def default_target(records: Iterable[Record]) -> float | None:
-    """One percentage point below the final accuracy of the worst DDP run; None without such runs."""
-    ends = [r["accuracy"] for r in records if r["method"] == DDP and r["accuracy"] is not None]
-    return min(ends) - MARGIN if ends else None
-
-
 def final_loss(record: Record) -> float | None:
     """The loss of the last evaluation; None for a run that failed, or a file from before losses were recorded."""
     return None if record["failed"] or not record["curve"] else record["curve"][-1].get("loss")
 
 
-def seconds_to(record: Record, target: float) -> float | None:
+def seconds_to(record: Record, target: Target) -> float | None:
     """Training time until an evaluation first reaches the target; None if none does.
 
-    >>> seconds_to({"curve": [{"seconds": 2.0, "accuracy": 0.5}, {"seconds": 4.0, "accuracy": 0.8}]}, 0.7)
+    >>> seconds_to({"curve": [{"seconds": 2.0, "accuracy": 0.5}, {"seconds": 4.0, "accuracy": 0.8}]}, Target(0.7))
     4.0
     """
-    return next((float(p["seconds"]) for p in record["curve"] if p["accuracy"] >= target), None)
+    return next((float(p["seconds"]) for p in record["curve"] if target.is_reached(p)), None)
 
 
-def rows(records: Sequence[Record], rate: str, target: float | None) -> list[Row]:
-    """A row for each method of one group at one rate; the first to reach the target first, then by accuracy."""
+def rows(records: Sequence[Record], rate: str, target: Target | None) -> list[Row]:
+    """A row for each method of one group at one rate; the first to reach the target first, then the best."""
     chosen: dict[str, list[Record]] = {}
     for record in records:
         if record["rate"] == rate:
@@ -108,7 +101,8 @@ def rows(records: Sequence[Record], rate: str, target: float | None) -> list[Row
     for label, runs in chosen.items():
         ends = [r["accuracy"] for r in runs if r["accuracy"] is not None]
         accuracy = _mean(ends)
-        loss = _mean(map(final_loss, runs))
+        losses = [value for value in map(final_loss, runs) if value is not None]
+        loss = _mean(losses)
         timed = [r for r in runs if r["timed"]]
         found.append(
             Row(
@@ -116,9 +110,10 @@ def rows(records: Sequence[Record], rate: str, target: float | None) -> list[Row
                 runs=len(runs),
                 failed=[r["failed"] for r in runs if r["failed"]],
                 accuracy=accuracy,
-                spread=statistics.stdev(ends) if len(ends) > 1 else None,
+                spread=_spread(ends),
                 gap=None if accuracy is None or plain is None else accuracy - plain,
                 loss=loss,
+                loss_spread=_spread(losses),
                 loss_over_ddp=_ratio(loss, plain_loss),
                 reached=0 if target is None else sum(seconds_to(r, target) is not None for r in runs),
                 seconds_to_target=times[label],
@@ -129,13 +124,20 @@ def rows(records: Sequence[Record], rate: str, target: float | None) -> list[Row
             )
         )
     late = float("inf")
-    return sorted(
-        found,
-        key=lambda r: (late if r.seconds_to_target is None else r.seconds_to_target, -(r.accuracy or 0.0)),
-    )
+    by_loss = target is not None and target.field == LOSS
+
+    def order(row: Row) -> tuple[float, float]:
+        end = (late if row.loss is None else row.loss) if by_loss else -(row.accuracy or 0.0)
+        return late if row.seconds_to_target is None else row.seconds_to_target, end
+
+    return sorted(found, key=order)
 
 
-def _time(runs: Sequence[Record], target: float | None) -> float | None:
+def _spread(values: Sequence[float]) -> float | None:
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+def _time(runs: Sequence[Record], target: Target | None) -> float | None:
     if target is None or not all(r["timed"] for r in runs):
         return None
     times = [seconds_to(r, target) for r in runs]

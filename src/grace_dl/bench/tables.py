@@ -11,6 +11,7 @@ from rich.table import Table
 from .results import label_of, of_pytorch, over_plain
 from .selection import DDP
 from .summary import Row
+from .target import Target
 
 
 def heading(header: dict[str, Any]) -> str:
@@ -97,9 +98,9 @@ def traffic_table(records: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def accuracy_table(rows: Sequence[Row], title: str, target: float | None) -> Table:
+def accuracy_table(rows: Sequence[Row], title: str, target: Target | None) -> Table:
     """Methods at one link rate: final accuracy, and when they reach the target. Methods slower than DDP are red."""
-    aim = "" if target is None else f"; target {100 * target:.2f} %"
+    aim = "" if target is None else f"; target: {target}"
     columns = (
         "method",
         "accuracy %",
@@ -125,7 +126,9 @@ def accuracy_table(rows: Sequence[Row], title: str, target: float | None) -> Tab
                 r.label,
                 end + spread,
                 "–" if r.gap is None else f"{100 * r.gap:+.2f}",
-                "–" if r.loss is None else f"{r.loss:.4f}",
+                "–"
+                if r.loss is None
+                else f"{r.loss:.4f}" + (f" ± {r.loss_spread:.4f}" if r.loss_spread is not None else ""),
                 "–" if r.loss_over_ddp is None else f"{r.loss_over_ddp:.4f}",
                 when,
                 *("–" if value is None else f"{value:.2f}" for value in (r.speedup, r.speedup_over_bf16)),

@@ -11,6 +11,7 @@ from ..bench import summary
 from ..bench.results import label_of
 from ..bench.selection import DDP
 from ..bench.summary import BF16
+from ..bench.target import ACCURACY, LOSS, MARGIN, Target, shown
 from ..formatting import escape, link, number, percent, size
 from . import charts
 from .load import Result
@@ -38,7 +39,7 @@ def section(result: Result, anchor: str) -> Section:
 
 def _verdict(records: Sequence[Record], name: str) -> list[str]:
     """One line: the first method to reach the target at each rate, or what untimed runs say."""
-    target = summary.default_target(records)
+    target = Target.default(records)
     said = []
     for rate in summary.rates(records):
         rows = summary.rows(records, rate, target)
@@ -53,27 +54,45 @@ def _verdict(records: Sequence[Record], name: str) -> list[str]:
             gain = best.speedup or 0.0
             sooner = f"{number(gain)} × sooner than" if gain >= 1 else f"▼ {number(1 / gain)} × later than"
             said.append(
-                f"at {place}, {best.label} reaches {percent(target)} % {sooner} plain DDP, and ends at "
-                f"{percent(best.accuracy or 0.0)} % (DDP {percent(plain.accuracy)} %)"
+                f"at {place}, {best.label} reaches {target} {sooner} plain DDP, and ends at "
+                f"{_end(best, target)} (DDP {_end(plain, target)})"
             )
         else:
-            close = sum(row.gap is not None and row.gap >= -summary.MARGIN for row in others)
-            said.append(f"{close} of {len(others)} methods end at most one point below plain DDP")
+            close = sum(not _worse(row, target) for row in others)
+            below = "one percent above the loss of" if target.field == LOSS else "one point below"
+            said.append(f"{close} of {len(others)} methods end at most {below} plain DDP")
     return [f"{name}: {'; '.join(said)}."] if said else []
 
 
+def _end(row: summary.Row, target: Target) -> str:
+    value = row.loss if target.field == LOSS else row.accuracy
+    return "a failure" if value is None else shown(value, target.field)
+
+
+def _worse(row: summary.Row, target: Target | None) -> bool:
+    """Whether a method ends further behind plain DDP than the default target allows."""
+    if target is not None and target.field == LOSS:
+        return row.loss_over_ddp is None or row.loss_over_ddp > 1 + MARGIN
+    return row.gap is None or row.gap < -MARGIN
+
+
 def _group(records: Sequence[Record], task: str) -> str:
-    target = summary.default_target(records)
+    target = Target.default(records)
     ends: dict[str, list[float]] = {}
     for r in records:
         ends.setdefault(label_of(r), []).append(r["accuracy"] or 0.0)
     ranked = sorted(ends, key=lambda label: -statistics.fmean(ends[label]))
+    worst = (
+        "one percent above the final loss"
+        if target is not None and target.field == LOSS
+        else "one point below the final accuracy"
+    )
     kinds = charts.styles(ranked, DDP, BF16)
     out = []
     if target is not None:
         out.append(
-            f"<p>The target is {percent(target)} %: one point below the final accuracy of the worst DDP run. Lines are means over "
-            "seeds, bands reach from the lowest to the highest run.</p>\n"
+            f"<p>The target is {target}: {worst} of the worst DDP run. Lines are means over seeds, bands reach from the lowest "
+            "to the highest run.</p>\n"
         )
     if any(r["timed"] for r in records):
         out += [
@@ -113,8 +132,10 @@ class Measure:
     unit: str
 
 
-ACCURACY = Measure("accuracy", "Accuracy", charts.Axis("test accuracy", unit=" %"), 100, " %")
-LOSS = Measure("loss", "Loss", charts.Axis("test loss"), 1, "")
+MEASURES = (
+    Measure(ACCURACY, "Accuracy", charts.Axis("test accuracy", unit=" %"), 100, " %"),
+    Measure(LOSS, "Loss", charts.Axis("test loss"), 1, ""),
+)
 
 
 def _mean_curve(
@@ -129,18 +150,16 @@ def _mean_curve(
         x = statistics.fmean(e[field] for e in evaluations)
         mean = statistics.fmean(scores)
         shown = size(x) if field == "bytes" else f"{number(x)} s"
-        digits = 2 if shows is ACCURACY else 4
+        digits = 2 if shows.field == ACCURACY else 4
         title = f"{label}: {mean:.{digits}f}{shows.unit} {words} {shown}, epoch {evaluations[0]['epoch']:g}"
         points.append(charts.Point(x / 1e6 if field == "bytes" else x, mean, title, min(scores), max(scores)))
     return points
 
 
-def _marks(target: float | None, shows: Measure) -> list[charts.Mark]:
-    return (
-        []
-        if target is None or shows is not ACCURACY
-        else [charts.Mark(100 * target, f"target {percent(target)} %")]
-    )
+def _marks(target: Target | None, shows: Measure) -> list[charts.Mark]:
+    if target is None or shows.field != target.field:
+        return []
+    return [charts.Mark(shows.factor * target.value, f"target: {target}")]
 
 
 def _against_seconds(
@@ -148,12 +167,12 @@ def _against_seconds(
     rate: str,
     ranked: Sequence[str],
     kinds: dict[str, str],
-    target: float | None,
+    target: Target | None,
     task: str,
 ) -> str:
     chosen = [r for r in records if r["rate"] == rate and r["timed"]]
     drawn = []
-    for shows in (ACCURACY, LOSS):
+    for shows in MEASURES:
         series = []
         for label in ranked:
             runs = [r for r in chosen if label_of(r) == label]
@@ -169,13 +188,13 @@ def _against_seconds(
     return "".join(drawn) + _time_bars(summary.rows(records, rate, target), link(chosen[0]), target)
 
 
-def _time_bars(rows: Sequence[summary.Row], place: str, target: float | None) -> str:
+def _time_bars(rows: Sequence[summary.Row], place: str, target: Target | None) -> str:
     if target is None or all(row.seconds_to_target is None for row in rows):
         return ""
     bars = []
     for row in rows:
         if row.seconds_to_target is None:
-            why = "diverged" if row.accuracy is None else f"ends at {percent(row.accuracy)} %"
+            why = "diverged" if row.accuracy is None else f"ends at {_end(row, target)}"
             bars.append(charts.Bar(row.label, [], f"▼ {row.reached} of {row.runs} reach it; {why}", "bad"))
             continue
         gain = row.speedup
@@ -183,17 +202,17 @@ def _time_bars(rows: Sequence[summary.Row], place: str, target: float | None) ->
         note = f"{number(row.seconds_to_target)} s"
         if gain is not None and row.label != DDP:
             note += f", {number(gain)} × faster" if gain >= 1 else f", ▼ {number(1 / gain)} × slower"
-        words = f"{number(row.seconds_to_target)} s to {percent(target)} %"
+        words = f"{number(row.seconds_to_target)} s to {target}"
         bars.append(charts.Bar(row.label, [(kind, row.seconds_to_target, words)], note, "bad" * row.loses))
-    caption = f"Training time to {percent(target)} %, {place}"
+    caption = f"Training time to {target}, {place}"
     return figure(caption, charts.bars(caption, bars, "seconds of training to the target"))
 
 
 def _against_bytes(
-    records: Sequence[Record], ranked: Sequence[str], kinds: dict[str, str], target: float | None, task: str
+    records: Sequence[Record], ranked: Sequence[str], kinds: dict[str, str], target: Target | None, task: str
 ) -> str:
     drawn = []
-    for shows in (ACCURACY, LOSS):
+    for shows in MEASURES:
         series = []
         for label in ranked:
             runs = {r["seed"]: r for r in records if label_of(r) == label}  # bytes are the same at any rate
@@ -208,21 +227,27 @@ def _against_bytes(
     return "".join(drawn)
 
 
-def _table(rows: Sequence[summary.Row], place: str, target: float | None) -> str:
+def _table(rows: Sequence[summary.Row], place: str, target: Target | None) -> str:
     plain = next((row.leaving_bytes for row in rows if row.label == DDP), None)
     cells: list[list[Cell | str]] = []
     for row in rows:
         spread = "" if row.spread is None else f" ± {percent(row.spread)}"
+        loss_spread = "" if row.loss_spread is None else f" ± {row.loss_spread:.4f}"
         end = (
             Cell("▼ diverged", 0.0, "bad")
             if row.accuracy is None
             else Cell(percent(row.accuracy) + spread, row.accuracy)
         )
-        worse = row.gap is not None and row.gap < -summary.MARGIN
+        by_loss = target is not None and target.field == LOSS
+        worse = row.gap is not None and _worse(row, target)
         gap = (
             Cell("–")
             if row.gap is None
-            else Cell(f"{'▼ ' * worse}{percent(row.gap, True)}", row.gap, "bad" * worse)
+            else Cell(
+                f"{'▼ ' * (worse and not by_loss)}{percent(row.gap, True)}",
+                row.gap,
+                "bad" * (worse and not by_loss),
+            )
         )
         if row.seconds_to_target is not None:
             when = Cell(number(row.seconds_to_target), row.seconds_to_target)
@@ -242,10 +267,14 @@ def _table(rows: Sequence[summary.Row], place: str, target: float | None) -> str
                 Cell(str(row.runs), row.runs),
                 end,
                 gap,
-                Cell("–") if row.loss is None else Cell(f"{row.loss:.4f}", row.loss),
+                Cell("–") if row.loss is None else Cell(f"{row.loss:.4f}{loss_spread}", row.loss),
                 Cell("–")
                 if row.loss_over_ddp is None
-                else Cell(f"{row.loss_over_ddp:.4f}", row.loss_over_ddp),
+                else Cell(
+                    f"{'▼ ' * (worse and by_loss)}{row.loss_over_ddp:.4f}",
+                    row.loss_over_ddp,
+                    "bad" * (worse and by_loss),
+                ),
                 when,
                 *gains,
                 Cell("–") if row.seconds is None else Cell(number(row.seconds), row.seconds),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bench import results
+from ..bench.target import ACCURACY, LOSS
 from ..errors import ConfigError, GraceError
 
 LARGEST = 1e30
@@ -130,6 +131,7 @@ OPTIONAL = {
     ),
     "every": SOME,
     "loss": _or_none(NUMBER),
+    "judged_by": Kind("accuracy or loss", lambda value: value in (ACCURACY, LOSS)),
 }
 """Fields that a page reads where a record has them."""
 

@@ -49,8 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         type=positive,
-        metavar="PERCENT",
-        help="accuracy to reach (default: one point below the end of the worst ddp run)",
+        metavar="VALUE",
+        help="accuracy to reach, in percent (default: one point below the end of the worst ddp run), or for tasks judged by "
+        "configs.train.metric='loss/test', such as lm, the loss (default: one percent above it)",
     )
     parser.add_argument(
         "--from-runs",
@@ -73,16 +74,14 @@ def uses_links(arguments: argparse.Namespace) -> bool:
 
 def run(arguments: argparse.Namespace) -> None:
     from ....bench import accuracy
-    from ....errors import ConfigError
 
-    target = arguments.target
-    if target is not None and target > 100:
-        raise ConfigError(f"--target {target:g} must be a percentage of correct answers, such as 65.")
     if arguments.from_runs:
-        results = accuracy.import_runs(arguments.from_runs, arguments.out, fresh=arguments.fresh)
+        results = accuracy.import_runs(
+            arguments.from_runs, arguments.out, fresh=arguments.fresh, target=arguments.target
+        )
     else:
         results = accuracy.make_study(_plan(arguments), arguments.out, fresh=arguments.fresh)
-    accuracy.show_study(results, None if target is None else target / 100)
+    accuracy.show_study(results, arguments.target)
 
 
 def _plan(arguments: argparse.Namespace) -> StudyPlan:
@@ -101,5 +100,6 @@ def _plan(arguments: argparse.Namespace) -> StudyPlan:
         workers=arguments.workers,
         epochs=2 if quick and arguments.epochs is None else arguments.epochs,
         timed_epochs=arguments.timed_epochs,
+        target=arguments.target,
         overrides=arguments.overrides,
     )
