@@ -83,10 +83,31 @@ def test_times_of_another_link() -> None:
         curve = [{**p, "epoch": i, "step": 10 * i} for i, p in enumerate(record["curve"], 1)]
         return {**record, "curve": curve}
 
+    def log(seconds: dict[int, float], second_loss: float = 2.5) -> run_records.Logged:
+        return run_records.Logged(seconds, dict(zip(seconds, (3.0, second_loss, 2.0, 1.5))))
+
     known = steps(fake("topk", 1, [(1, 0.5), (2, 0.6), (3, 0.7), (4, 0.8)]))
+    full = log({10: 1.0, 20: 2.0, 30: 3.0, 40: 4.0})
     timed = steps(fake("topk", 1, [(30, 0.5), (50, 0.6)], rate="100mbit"))
-    found = run_records.retimed(known, timed)
+    found = run_records.retimed(known, full, timed, log({10: 30.0, 20: 50.0}))
     assert [p["seconds"] for p in found["curve"]] == [30, 50, 70, 90] and found["seconds"] == 90
     assert [p["accuracy"] for p in found["curve"]] == [0.5, 0.6, 0.7, 0.8]
     with pytest.raises(GraceError, match="--timed-epochs"):
-        run_records.retimed(known, steps(fake("topk", 1, [(30, 0.5), (50, 0.61)], rate="100mbit")))
+        differs = steps(fake("topk", 1, [(30, 0.5), (50, 0.61)], rate="100mbit"))
+        run_records.retimed(known, full, differs, log({10: 30.0, 20: 50.0}))
+
+
+def test_times_of_a_part_of_an_epoch() -> None:
+    """The pace is that of the second half of the timed steps, without the slow start; losses of training are compared."""
+    curve = [{"epoch": i, "step": 100 * i, "seconds": float(i), "accuracy": 0.5} for i in (1, 2)]
+    known = {**fake("topk", 1, [(1, 0.5), (2, 0.5)]), "curve": curve}
+    end = {"epoch": 1, "step": 40, "seconds": 50.0, "accuracy": 0.4}
+    timed = {**fake("topk", 1, [(50, 0.4)], rate="100mbit"), "curve": [end]}
+    losses = {10: 3.0, 20: 2.0, 30: 1.9, 40: 1.8}
+    full = run_records.Logged({}, losses)
+    short = run_records.Logged({10: 20.0, 20: 30.0, 30: 40.0, 40: 50.0}, losses)
+    found = run_records.retimed(known, full, timed, short)
+    assert [p["seconds"] for p in found["curve"]] == [110, 210]
+    other = run_records.Logged(short.seconds, {**losses, 20: 2.1})
+    with pytest.raises(GraceError, match="--timed-epochs"):
+        run_records.retimed(known, full, timed, other)

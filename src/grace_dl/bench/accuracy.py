@@ -60,15 +60,17 @@ class StudyPlan:
     workers: Sequence[int] = (2,)
     epochs: int | None = None
     """None: those of the config file."""
-    timed_epochs: int | None = None
-    """The number of epochs to train and time at all rates but the first."""
+    timed_epochs: float | None = None
+    """The number of epochs to train and time at all rates but the first; may be less than one."""
     target: float | None = None
     """As `show_study` takes it."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if min(n for n in (*self.workers, self.epochs, self.timed_epochs, 1) if n is not None) < 1:
-            raise ConfigError("--workers, --epochs and --timed-epochs must be 1 or more.")
+        if min(n for n in (*self.workers, self.epochs, 1) if n is not None) < 1:
+            raise ConfigError("--workers and --epochs must be 1 or more.")
+        if self.timed_epochs is not None and self.timed_epochs <= 0:
+            raise ConfigError(f"--timed-epochs {self.timed_epochs:g} must be above 0, such as 2 or 0.5.")
         if virtual_hosts.with_links(self.rates):
             virtual_hosts.check_able("`--rate loopback` needs none")
 
@@ -190,22 +192,24 @@ class Study:
 
     def _record(self, run: Run, progress: Progress, facts: str) -> dict[str, Any]:
         """The full run, or only timed epochs if its training is known from another rate."""
-        known = (
-            self.results.records[replace(run, rate=self.plan.rates[0]).identity]
-            if run.rate != self.plan.rates[0]
-            else None
-        )
+        first = replace(run, rate=self.plan.rates[0])
+        known = self.results.records[first.identity] if run != first else None
         if known is None or self.plan.timed_epochs is None or self.plan.timed_epochs >= self.epochs:
             return self._make(run, progress, facts, {})
         if known["failed"]:
             return {**known, **run.facts}
-        steps = self.plan.timed_epochs * known["steps"] // self.epochs
+        steps = max(2, int(self.plan.timed_epochs * known["steps"] / self.epochs))
         timed = self._make(run, progress, facts, {"train.num_steps": steps})
         return {
             **known,
             **run.facts,
             "timed_epochs": self.plan.timed_epochs,
-            **run_records.retimed(known, timed),
+            **run_records.retimed(
+                known,
+                run_records.logged(self._folder(first)),
+                timed,
+                run_records.logged(self._folder(run)),
+            ),
         }
 
     def _folder(self, run: Run) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,24 +64,43 @@ def record(folder: Path, failed: str | None = None) -> dict[str, Any]:
     }
 
 
-def retimed(known: Mapping[str, Any], timed: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Logged:
+    """What a run logged of its training steps: the time of training and the loss up to then."""
+
+    seconds: Mapping[int, float]
+    losses: Mapping[int, float]
+
+
+def logged(folder: Path) -> Logged:
+    """The log of a run's training steps; empty if it is gone."""
+    path = folder / "log.jsonl"
+    entries = [entry for entry in read(path) if "loss/train" in entry] if path.is_file() else []
+    return Logged({e["step"]: e["seconds"] for e in entries}, {e["step"]: e["loss/train"] for e in entries})
+
+
+def retimed(
+    known: Mapping[str, Any], full: Logged, timed: Mapping[str, Any], short: Logged
+) -> dict[str, Any]:
     """The curve of a full run with the times of a shorter one, which trains the same over another link.
 
-    Every epoch after the last timed one is assumed to take as long as that one. Both runs must be identical except for
-    the link.
+    Steps after the timed ones are assumed to be as fast as the second half of these. Both runs must be identical except
+    for the link: in their losses of training, and in their evaluations.
     """
     scores = {point["step"]: point["accuracy"] for point in known["curve"]}
+    end = max(short.seconds, default=0)
     differ = [p for p in timed["curve"] if scores.get(p["step"], p["accuracy"]) != p["accuracy"]]
+    # The last record of a run that ends within an interval of the log is a mean over fewer steps.
+    differ += [s for s, loss in short.losses.items() if s != end and full.losses.get(s, loss) != loss]
     if differ or timed["failed"]:
         raise GraceError(
             f"{timed['method']}, seed {timed['seed']}: training differs between {timed['rate']} and {known['rate']}, so one "
             "curve cannot stand for both; leave out --timed-epochs."
         )
-    seconds = {point["step"]: point["seconds"] for point in timed["curve"]}
-    before, last = [{"epoch": 0, "seconds": 0.0}, *timed["curve"]][-2:]
-    pace = (last["seconds"] - before["seconds"]) / (last["epoch"] - before["epoch"])
+    half = max((s for s in short.seconds if s <= end / 2), default=0)
+    pace = (short.seconds[end] - short.seconds.get(half, 0.0)) / (end - half)
     curve = [
-        {**p, "seconds": seconds.get(p["step"], last["seconds"] + pace * (p["epoch"] - last["epoch"]))}
+        {**p, "seconds": short.seconds.get(p["step"], short.seconds[end] + pace * (p["step"] - end))}
         for p in known["curve"]
     ]
     return {"curve": curve, "seconds": curve[-1]["seconds"]}

@@ -102,8 +102,8 @@ def _group(records: Sequence[Record], task: str) -> str:
         if timed:
             places = ", ".join(dict.fromkeys(link(r) for r in records if r.get("timed_epochs")))
             out.append(
-                f'<p class="hint">At {escape(places)}, {escape(min(timed))} epochs were timed and later ones taken to last as long as '
-                "the last of them; the training, which does not depend on the link, is that of the other rate.</p>\n"
+                f'<p class="hint">At {escape(places)}, {min(timed):g} epochs were timed, and later steps taken to be as fast as the '
+                "second half of these; the training, which does not depend on the link, is that of the other rate.</p>\n"
             )
     else:
         out.append(

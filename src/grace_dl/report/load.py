@@ -124,7 +124,7 @@ OPTIONAL = {
     "link": PARTS,
     "peak_bytes": NUMBER,
     "samples": _or_none(COUNT),
-    "timed_epochs": _or_none(SOME),
+    "timed_epochs": _or_none(POSITIVE),
     "fitted": FLAG,
     **dict.fromkeys(
         ("break_even", "compute", "codec", "waiting", "exchange_bytes", "exchange_seconds"), NUMBER

@@ -42,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--timed-epochs",
-        type=whole(),
+        type=positive,
         metavar="N",
-        help="train in full at the first rate only; at the others time N epochs, as the training is the same",
+        help="train in full at the first rate only; at the others time N epochs, such as 2 or 0.5, as the training is the same",
     )
     parser.add_argument(
         "--target",
