@@ -28,6 +28,10 @@ def shard(tensor: Tensor) -> Tensor:
     return found.detach()
 
 
+def is_sharded(tensor: Tensor) -> bool:
+    return hasattr(tensor, "to_local")
+
+
 def gradient_like(parameter: Tensor, result: Tensor) -> Tensor:
     """A gradient of `parameter` with these elements."""
     gradient = torch.empty_like(parameter)
