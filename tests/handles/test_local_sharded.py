@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import grace_dl as grace
 from contract.cases import bits_equal
+from grace_dl.errors import ConfigError
 from handles.local_training import alike, inner, local, nesterov
 
 STREAMING = {"every": 6, "fragments": 4, "delay": 1, "merge": 0.5}
@@ -70,3 +71,18 @@ def resumed(rank: int, world: int, method: str, at: int) -> Tensor:
 @pytest.mark.parametrize("method", ["chunktopk:beta=0.95", "none"])
 def test_shards_of_unequal_size_resume_exactly(launch, method, at):
     assert alike(launch(resumed, 4, method, at))
+
+
+def several_axes(rank: int, world: int) -> str:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("cluster", "rank"))
+    model = nn.Linear(12, 1)
+    with pytest.raises(ConfigError) as error:
+        grace.LocalSteps(model, inner(model), "int8", group=mesh)
+    return str(error.value)
+
+
+def test_a_mesh_of_several_axes_is_rejected(launch):
+    for said in launch(several_axes, 2):
+        assert "2 dimensions" in said and "mesh['cluster']" in said

@@ -43,7 +43,14 @@ def transport_of(group: Any) -> Transport:
     """The ranks of a process group or mesh; of the running engine if it is None."""
     if group is None:
         return detect()
-    return TorchTransport(group.get_group() if isinstance(group, DeviceMesh) else group)
+    if isinstance(group, DeviceMesh):
+        if group.ndim != 1:
+            axis = (group.mesh_dim_names or ("replicate",))[0]
+            raise ConfigError(
+                f"group={group} has {group.ndim} dimensions, and ranks exchange along one; pass an axis, such as mesh[{axis!r}]."
+            )
+        group = group.get_group()
+    return TorchTransport(group)
 
 
 K = TypeVar("K", bound=Hashable)
