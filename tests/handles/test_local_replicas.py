@@ -192,6 +192,30 @@ def test_a_batch_that_is_not_finite_ends_one_round_and_not_the_training(launch, 
     assert not silent and len(said) == 1 and "'0.weight'" in said[0]
 
 
+class StateOnCreation(torch.optim.Adagrad):
+    """Like `Adagrad` of older releases, which makes no state for a parameter that has none."""
+
+    def step(self, closure: Any = None) -> Any:
+        assert all("sum" in self.state.get(p, {}) for group in self.param_groups for p in group["params"])
+        return super().step(closure)
+
+
+def test_an_optimizer_that_makes_its_state_on_creation_recovers():
+    model = network()
+    optimizer = StateOnCreation(model.parameters(), lr=0.01, initial_accumulator_value=0.5)
+    outer = grace.LocalSteps(model, optimizer, "int8", every=2)
+    next(model.parameters()).grad = torch.full((16, 12), float("nan"))
+    with pytest.warns(UserWarning, match="moments start anew"):
+        for step in range(2):
+            local(model, optimizer, 0, step)
+            outer.step()
+    assert bool((optimizer.state[next(model.parameters())]["sum"] == 0.5).all())
+    for step in range(2):
+        local(model, optimizer, 0, step)
+        outer.step()
+    assert flat(model).isfinite().all() and outer.stats().skipped == 1
+
+
 # Ranks that differ --------------------------------------------------------------------------------------------
 
 

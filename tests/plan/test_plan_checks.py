@@ -151,6 +151,21 @@ def test_measured_links_are_predicted(tmp_path: Path, root: Path, capsys: pytest
     assert main(["plan", "--check", str(tmp_path / "none.json")]) == 2
 
 
+def test_measured_local_steps_are_predicted(tmp_path: Path, root: Path) -> None:
+    content = json.loads((root / "benchmarks" / "link-local-4.json").read_text())
+    content["records"] = [r for r in content["records"] if "int4" in r["method"]]
+    for record in content["records"]:
+        record |= {"model": "small-shapes", "reference_seconds": 0.2}
+        record["link"]["bits"] = 1e5  # an exchange takes half a minute, so the time of codecs does not matter
+    path, out = tmp_path / "link.json", tmp_path / "check.json"
+    path.write_text(json.dumps(content))
+    assert main(["plan", "--check", str(path), "--out", str(out)]) == 0
+    at_once, local, late = (record["predicted"] for record in json.loads(out.read_text())["records"])
+    assert 0.2 < late < local < at_once
+    assert 30 * (local - 0.2) == pytest.approx(at_once, rel=0.2)
+    assert 30 * (local - late) == pytest.approx(15 * 0.2, rel=0.2)
+
+
 def test_links_are_those_that_a_probe_found_and_share_the_cores_of_the_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -28,6 +28,10 @@ def shard(tensor: Tensor) -> Tensor:
     return found.detach()
 
 
+def is_sharded(tensor: Tensor) -> bool:
+    return hasattr(tensor, "to_local")
+
+
 def gradient_like(parameter: Tensor, result: Tensor) -> Tensor:
     """A gradient of `parameter` with these elements."""
     gradient = torch.empty_like(parameter)
@@ -39,7 +43,14 @@ def transport_of(group: Any) -> Transport:
     """The ranks of a process group or mesh; of the running engine if it is None."""
     if group is None:
         return detect()
-    return TorchTransport(group.get_group() if isinstance(group, DeviceMesh) else group)
+    if isinstance(group, DeviceMesh):
+        if group.ndim != 1:
+            axis = (group.mesh_dim_names or ("replicate",))[0]
+            raise ConfigError(
+                f"group={group} has {group.ndim} dimensions, and ranks exchange along one; pass an axis, such as mesh[{axis!r}]."
+            )
+        group = group.get_group()
+    return TorchTransport(group)
 
 
 K = TypeVar("K", bound=Hashable)

@@ -85,7 +85,7 @@ def recover(
             shard(parameter).copy_(anchor(name))
     broken = [name for name, p in parameters.items() if not _finite(optimizer.state.get(p))]
     for name in broken:
-        del optimizer.state[parameters[name]]
+        _discard_state(optimizer, parameters[name])
     if broken:
         warnings.warn(
             f"a round of local steps was dropped, and on this rank the optimizer's state of {len(broken)} parameters (such as "
@@ -93,6 +93,16 @@ def recover(
             "gradient is not finite.",
             stacklevel=2,
         )
+
+
+def _discard_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> None:
+    del optimizer.state[parameter]
+    if isinstance(optimizer, torch.optim.Adagrad):
+        # Unlike other optimizers it makes its state when it is created, in older releases only then.
+        settings: dict[str, Any] = {
+            name: optimizer.defaults.get(name) for name in ("initial_accumulator_value", "fused")
+        }
+        optimizer.state[parameter] = torch.optim.Adagrad([parameter], **settings).state[parameter]
 
 
 def _finite(value: Any) -> bool:

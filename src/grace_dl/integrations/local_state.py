@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from ..names import canonical
 from ..pipeline.bucket import Bucket
 from ..pipeline.driver import StepDriver
 from ..saved_state import damaged
+from .local_parameters import gradient_like, is_sharded, shard
 
 _FIELDS = ("steps", "every", "fragments", "anchor", "buffers", "outer", "arrived")
 
@@ -122,17 +123,40 @@ def _like(mine: Tensor, saved: Tensor) -> Tensor:
     return torch.empty_like(mine).copy_(saved)
 
 
+def outer_state(outer: torch.optim.Optimizer | None) -> dict[str, Any] | None:
+    """The state of the outer optimizer; of what FSDP2 shards, the shard of this rank, which knows nothing of process groups."""
+    return None if outer is None else _each_slot(outer.state_dict(), lambda place, tensor: shard(tensor))
+
+
 def load_outer(outer: torch.optim.Optimizer | None, saved: Any) -> None:
     """Load the state of the outer optimizer, which then shares no memory with what was saved."""
     if outer is None:
         return
+    parameters = [parameter for group in outer.param_groups for parameter in group["params"]]
+
+    def sharded(place: int, tensor: Tensor) -> Tensor:
+        mine = parameters[place]
+        same = is_sharded(mine) and not is_sharded(tensor) and shard(mine).shape == tensor.shape
+        return gradient_like(mine, tensor) if same else tensor
+
     try:
-        outer.load_state_dict(copy.deepcopy(saved))
+        outer.load_state_dict(_each_slot(copy.deepcopy(saved), sharded))
     except Exception as error:
         raise StateError(
             f"the outer optimizer cannot load its part of the saved state: {error}; give `outer` the class and the parameter "
             "groups that it had when the state was saved."
         ) from error
+
+
+def _each_slot(state: Mapping[str, Any], change: Callable[[int, Tensor], Tensor]) -> dict[str, Any]:
+    """The state of an optimizer with all tensors changed; `change` is given the place of the parameter and the tensor."""
+
+    def changed(place: int, held: Any) -> Any:
+        if not isinstance(held, Mapping) or not isinstance(place, int):  # belongs to no parameter
+            return held
+        return {slot: change(place, v) if isinstance(v, Tensor) else v for slot, v in held.items()}
+
+    return {**state, "state": {place: changed(place, held) for place, held in state["state"].items()}}
 
 
 def _shapes(anchor: Mapping[str, Any], buffers: Sequence[Any]) -> dict[str, tuple[int, ...]]:

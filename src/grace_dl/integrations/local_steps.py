@@ -307,7 +307,7 @@ class LocalSteps(Handle):
         return {
             "steps": self._steps,
             "anchor": dict(self._anchor),
-            "outer": None if self._outer is None else self._outer.state_dict(),
+            "outer": local_state.outer_state(self._outer),
         }
 
     # Handle -------------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ class LocalSteps(Handle):
         local = {
             **self.common_state,
             # Copies: the digest would not match once training has changed the originals.
-            "outer": None if self._outer is None else copy.deepcopy(self._outer.state_dict()),
+            "outer": copy.deepcopy(local_state.outer_state(self._outer)),
             "every": self.every,
             "fragments": len(self._fragments),
             "parameters": self._own.digest(),
