@@ -154,7 +154,8 @@ class AutoTuner:
     def _figures(self, session: Session, mine: StepTiming) -> tuple[StepTiming, Link, list[float]]:
         """The step, the link and the costs of codecs, as all ranks together find them."""
         if not self._costs:
-            measured = [measure(part, self._device.type, QUICK) for part in parts_of(self._methods)]
+            parts = parts_of(self._methods)
+            measured = [measure(part, self._device.type, QUICK, timing.now) for part in parts]
             self._costs = [v for cost in measured for v in (*cost.encode, *cost.decode, cost.bits)]
         where, count = self._where(session), len(mine.ready)
         probed = probe(session.transport, where)
