@@ -7,9 +7,9 @@ import json
 import math
 import os
 import re
-import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -20,6 +20,7 @@ import grace_dl as grace
 from grace_dl.bench.profiling import profile_workload
 from grace_dl.bench.workload import Workload
 from grace_dl.errors import ConfigError
+from grace_dl.plan import recorder
 from grace_dl.plan.profile import Profile
 from grace_dl.plan.recorder import WARM_UP
 
@@ -186,6 +187,23 @@ def test_a_second_model_does_not_disturb_a_profile(recwarn: pytest.WarningsRecor
     assert recorder.profile is not None and not recwarn.list
 
 
+class Clock:
+    """In place of the time module: each look takes a millisecond, and all else what tests say, however busy the machine."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def perf_counter(self) -> float:
+        self.time += 0.001
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+
+clock = Clock()
+
+
 class Slow(nn.Module):
     """A model whose forward pass takes a known time."""
 
@@ -195,19 +213,20 @@ class Slow(nn.Module):
         self.seconds = seconds
 
     def forward(self, x: Any) -> Any:
-        time.sleep(self.seconds)
+        clock.sleep(self.seconds)
         return self.layer(x)
 
 
 def recorded(model: nn.Module, step: Any, steps: int = 3) -> Profile:
     """The profile of a training whose steps `step` computes."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    recorder = grace.profile(model, None, steps=steps)
-    for _ in range(steps + WARM_UP):
-        step()
-        optimizer.step()
-    assert recorder.profile is not None
-    return recorder.profile
+    with mock.patch.object(recorder, "time", clock):
+        recording = grace.profile(model, None, steps=steps)
+        for _ in range(steps + WARM_UP):
+            step()
+            optimizer.step()
+    assert recording.profile is not None
+    return recording.profile
 
 
 def test_every_pass_of_gradient_accumulation_counts() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any, ClassVar
 from unittest import mock
 
 import pytest
@@ -16,7 +16,7 @@ from contract.cases import bits_equal
 from grace_dl.errors import ConfigError, StateError
 from grace_dl.tuning import timing, tuner
 from grace_dl.tuning.tuner import PROBE_WINDOWS, SAMPLES, WARM_UP, WINDOW
-from handles.targets import SHAPES, DDPTarget, OptimizerTarget, Target, gradients, mean
+from handles.targets import SHAPES, DDPTarget, OptimizerTarget, Target, Tensors, gradients, mean
 from values import total
 
 AUTO = "auto(topk:0.05,dense_below=0; int8:memory=residual,dense_below=0; powersgd:2)"
@@ -81,14 +81,15 @@ class Run:
         }
 
 
-def verify(world: int, answers: Sequence[dict[str, Any]]) -> None:
-    """Ranks have chosen alike, replicas are identical, and nothing is lost."""
+def verify(world: int, answers: Sequence[dict[str, Any]], frozen: Container[int] = ()) -> None:
+    """Ranks have chosen alike, replicas are identical, and nothing is lost; `frozen`: steps without one parameter."""
     first = answers[0]
     for other in answers[1:]:
         assert (other["choices"], other["text"]) == (first["choices"], first["text"])
         assert all(bits_equal(other["got"][name], first["got"][name]) for name in SHAPES)
     for name in SHAPES:
-        given = total(mean(world, step)[name] for step in range(first["steps"]))
+        steps = [step for step in range(first["steps"]) if name != Freezing.name or step not in frozen]
+        given = total(mean(world, step)[name] for step in steps)
         owed = total(answer["owed"][name] for answer in answers) / world
         assert torch.allclose(first["got"][name] + owed, given, atol=2e-3), name
 
@@ -144,6 +145,21 @@ def changing(rank: int, world: int) -> str:
 def test_steps_before_a_change_do_not_count(launch: Any) -> None:
     for text in launch(changing, 2):
         assert f"A step with {TOPK} took 3 s" in text
+
+
+def changing_in_a_trial(rank: int, world: int) -> tuple[str, str]:
+    """What the trial has compared no longer holds when it ends."""
+    with Clock() as clock:
+        run = Run(DDPTarget(AUTO), rank, clock)
+        while not run.target.handle.settled:
+            run.steps(1, {"none": 1.0, TOPK: 0.5})
+        before = run.choice
+        run.steps(WINDOW + SETTLE, {"none": 2.0, TOPK: 3.0, INT8: 3.0, POWERSGD: 3.0})
+        return before, run.choice
+
+
+def test_a_change_during_a_trial_is_noticed(launch: Any) -> None:
+    assert launch(changing_in_a_trial, 2) == [(TOPK, "none")] * 2
 
 
 def stable(rank: int, world: int, probes: Sequence[tuple[float, float]]) -> tuple[int, str]:
@@ -250,6 +266,63 @@ def switched(rank: int, world: int, make: type[Target]) -> dict[str, Any]:
 @pytest.mark.parametrize("make", [DDPTarget, OptimizerTarget])
 def test_switching_to_auto_and_away(launch: Any, make: type[Target]) -> None:
     verify(2, launch(switched, 2, make))
+
+
+IN_A_TRIAL = WARM_UP + SAMPLES + 6
+"""Steps after which the second candidate is in use, and the first has left residuals."""
+
+
+def left_in_a_trial(rank: int, world: int, make: type[Target], method: str) -> dict[str, Any]:
+    with Clock() as clock:
+        run = Run(make(AUTO), rank, clock)
+        run.steps(IN_A_TRIAL, {})
+        assert "It is trying" in run.target.handle.explain() and run.choice != "none"
+        run.target.handle.switch(method)
+        assert run.target.handle.settled == (method != "auto(bf16)")
+        run.steps(3, {})
+        return run.answer()
+
+
+@pytest.mark.parametrize(
+    "make, method", [(DDPTarget, "none"), (OptimizerTarget, TOPK), (OptimizerTarget, "auto(bf16)")]
+)
+def test_switching_in_the_middle_of_a_trial(launch: Any, make: type[Target], method: str) -> None:
+    verify(2, launch(left_in_a_trial, 2, make, method))
+
+
+class Freezing(OptimizerTarget):
+    """One parameter may be frozen."""
+
+    name: ClassVar[str] = "other.weight"
+
+    def step(self, grads: Tensors, during: Callable[[], None] | None = None) -> Tensors:
+        self.model.zero_grad()
+        self.network(grads).backward()
+        self.after_backward()
+        return {
+            name: torch.zeros(SHAPES[name]) if p.grad is None else p.grad.clone()
+            for name, p in self.model.named_parameters()
+        }
+
+
+FROZEN = range(IN_A_TRIAL - 4, IN_A_TRIAL + 9)
+
+
+def freezing_in_a_trial(rank: int, world: int, until: int) -> dict[str, Any]:
+    with Clock() as clock:
+        target = Freezing(AUTO)
+        run = Run(target, rank, clock)
+        for step in range(until):
+            target.model.get_parameter(Freezing.name).requires_grad_(step not in FROZEN)
+            run.steps(1, {"none": 1.0, INT8: 0.8})
+        return run.answer()
+
+
+@pytest.mark.parametrize("until", [FROZEN.stop - 2, FROZEN.stop + 1, SETTLE])
+def test_freezing_a_parameter_during_a_trial(launch: Any, until: int) -> None:
+    answers = launch(freezing_in_a_trial, 2, until)
+    verify(2, answers, FROZEN)
+    assert until != SETTLE or answers[0]["choices"][-1] == INT8
 
 
 def real_time(rank: int, world: int) -> tuple[str, Tensor]:

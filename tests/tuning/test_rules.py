@@ -9,16 +9,18 @@ import pytest
 import torch
 
 import grace_dl as grace
-from grace_dl.algebra.auto import DEFAULT_ALLOW
+from grace_dl.algebra.auto import DEFAULT_ALLOW, Auto
 from grace_dl.algebra.base import Method, Single
+from grace_dl.pipeline.outline import Load
 from grace_dl.plan.cluster import Link
-from grace_dl.plan.codecs import FREE, CodecCost, Line
+from grace_dl.plan.codecs import FREE, CodecCost, Line, fit
 from grace_dl.tuning.drift import TOLERANCE, drift, link_drift, wider
 from grace_dl.tuning.forecast import Forecast, Plan, Setting, choice_of, plan_of
 from grace_dl.tuning.link import LARGE, link_of
+from grace_dl.tuning.report import Arm, Report
 from grace_dl.tuning.timing import Layout, StepTiming, merged, summary
 from grace_dl.tuning.trial import DECISIVE, MARGIN, MOST_CANDIDATES, Trial, candidates
-from grace_dl.tuning.tuner import PROBE_WINDOWS, SAMPLES, WARM_UP, WINDOW
+from grace_dl.tuning.tuner import PROBE_WINDOWS, SAMPLES, WARM_UP, WINDOW, AutoTuner
 
 METHODS: tuple[Method, ...] = (grace.none(), grace.topk(0.01), grace.int8())
 PLAIN, TOPK, INT8 = range(3)
@@ -166,8 +168,9 @@ def test_plain_averaging_needs_no_margin_to_return() -> None:
     for arm, took in ((1, 0.99), (2, 0.99 * MARGIN)):
         trial.taken[arm].append(took)
     assert trial.plans[trial.winner((0,))] == (2,)
-    trial.taken[2] = [1.0]
-    assert trial.plans[trial.winner((0,))] == (0,)
+    for took in (1.0, 0.98):  # too little for a method, which must not protect the one that is in use
+        trial.taken[2] = [took]
+        assert trial.plans[trial.winner((0,))] == (0,)
 
 
 def test_drift() -> None:
@@ -210,3 +213,25 @@ def test_plans_and_choices() -> None:
     assert plan_of(choice, LAYOUT, METHODS) == plan
     assert str(choice) == "none for 1 parameter; int8 for 1 parameter; topk:0.01 for the others"
     assert str(choice_of((INT8,) * 4, LAYOUT, METHODS)) == "int8"
+
+
+def test_plans_that_read_alike_are_told_apart() -> None:
+    """Two mixtures may compress as many buckets, but others."""
+    arms = tuple(Arm("none for 1 bucket, int8 for 1 bucket", 1.0, took, 3) for took in (1.0, 0.5))
+    link, step = Link(1e9, 1e-5), StepTiming(1.0, 0.1, ())
+    text = Report("it was time", step, arms[0].label, link, arms, kept=1).text()
+    assert "took 0.50 of the time of" in text and "stays" not in text
+
+
+def test_a_trial_that_was_interrupted_goes_on_with_what_was_in_use() -> None:
+    method = grace.auto((grace.int8(),))
+    assert isinstance(method, Auto)
+    saved = {**AutoTuner(method).state_dict(), "default": "int8"}
+    resumed = AutoTuner(method)
+    resumed.load_state_dict(saved)
+    assert f"It measures int8 for {WARM_UP + SAMPLES} more steps" in resumed.explain()
+
+
+def test_a_codec_too_fast_for_the_clock_costs_nothing() -> None:
+    line = fit([Load(1, 1000), Load(1, 100_000), Load(50, 100_000)], [0.0, 0.0, 0.0])
+    assert line.seconds(Load(50, 100_000)) < 1e-6

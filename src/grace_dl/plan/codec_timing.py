@@ -83,7 +83,12 @@ QUICK = Effort(((1, (64, 64)), (24, (64, 64)), (1, (1024, 1024))), repeats=3, ca
 """Enough for an estimate during training, in a few hundredths of a second for each method."""
 
 
-def measure(part: Single, device: str = "cpu", effort: Effort = THOROUGH) -> CodecCost:
+Clock = Callable[[], float]
+
+
+def measure(
+    part: Single, device: str = "cpu", effort: Effort = THOROUGH, clock: Clock = time.perf_counter
+) -> CodecCost:
     """Time the codec of a method."""
     encodes: list[tuple[Load, float]] = []
     decodes: list[tuple[Load, float]] = []
@@ -94,7 +99,7 @@ def measure(part: Single, device: str = "cpu", effort: Effort = THOROUGH) -> Cod
             if peers > 1 and isinstance(codec, Allreduce):
                 continue  # a sum is decoded once
             load = Load(count, count * shape[0] * shape[1])
-            encode, decode, payload = _time(codec, count, shape, torch.device(device), effort)
+            encode, decode, payload = _time(codec, count, shape, torch.device(device), effort, clock)
             encodes.append((load, encode))
             decodes.append((load._replace(payloads=peers), decode))
             bits = 8 * payload / load.elements
@@ -117,7 +122,12 @@ class _Router:
 
 
 def _time(
-    codec: Communicator, count: int, shape: tuple[int, int], device: torch.device, effort: Effort
+    codec: Communicator,
+    count: int,
+    shape: tuple[int, int],
+    device: torch.device,
+    effort: Effort,
+    clock: Clock,
 ) -> tuple[float, float, float]:
     """The fastest launch and finish of a bucket in seconds, and its payload in bytes.
 
@@ -141,10 +151,10 @@ def _time(
         for work in (lambda: driver.launch(bucket), driver.finish):  # noqa: B023
             other.zero_()
             settle()
-            start = time.perf_counter()
+            start = clock()
             work()
             settle()
-            times.append(time.perf_counter() - start)
+            times.append(clock() - start)
         if turn:  # the first builds plans and state
             encodes.append(times[0])
             decodes.append(times[1])

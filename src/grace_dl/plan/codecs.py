@@ -81,6 +81,10 @@ FREE = CodecCost(Line(), Line())
 """The cost of plain averaging by the engine."""
 
 
+SHORTEST = 1e-9
+"""Seconds that count for what a coarse clock did not see pass."""
+
+
 def fit(loads: Sequence[Load], seconds: Sequence[float]) -> Line:
     """The line with non-negative coefficients that fits measurements best, in relative error.
 
@@ -92,7 +96,7 @@ def fit(loads: Sequence[Load], seconds: Sequence[float]) -> Line:
     rows = []
     for (tensors, elements, payloads), took in zip(loads, seconds):
         row = [1.0, tensors, elements, *([payloads * tensors, payloads * elements] if several else [])]
-        rows.append([value / took for value in row])
+        rows.append([value / max(took, SHORTEST) for value in row])
     return Line(*non_negative(rows, [1.0] * len(rows)))
 
 

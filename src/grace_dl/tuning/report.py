@@ -38,7 +38,8 @@ class Report:
     link: Link
     arms: tuple[Arm, ...] = ()
     """What was tried; the first is what was in use."""
-    kept: str = ""
+    kept: int = 0
+    """The arm that was kept."""
 
     def text(self) -> str:
         """Several lines."""
@@ -55,10 +56,10 @@ class Report:
         return "\n".join([*lines, self._verdict()])
 
     def _verdict(self) -> str:
-        took = {arm.label: arm.measured for arm in self.arms}
-        if self.kept == self.used:
-            return f"No other was faster by {1 - MARGIN:.0%} or more, so {self.kept} stays."
-        return f"{self.kept} took {took[self.kept] / took[self.used]:.2f} of the time of {self.used}, so it is used."
+        before, kept = self.arms[0], self.arms[self.kept]
+        if kept is before:
+            return f"No other was faster by {1 - MARGIN:.0%} or more, so {before.label} stays."
+        return f"{kept.label} took {kept.measured / before.measured:.2f} of the time of {before.label}, so it is used."
 
 
 def label(plan: Plan, methods: Sequence[Method]) -> str:

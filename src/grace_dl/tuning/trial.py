@@ -105,10 +105,10 @@ def winner(seconds: Mapping[int, float], plain: int | None = None) -> int:
 
     Plain averaging replaces a method that does not pay without any margin.
 
-    >>> winner({0: 1.0, 1: 0.99}), winner({0: 1.0, 1: 0.9, 2: 0.8}), winner({0: 1.0, 1: 0.99}, plain=1)
+    >>> winner({0: 1.0, 1: 0.99}), winner({0: 1.0, 1: 0.9, 2: 0.8}), winner({0: 1.0, 1: 0.99, 2: 0.98}, plain=1)
     (0, 2, 1)
     """
     best = min(seconds, key=lambda arm: (seconds[arm], arm))
-    if best == 0 or 0 not in seconds or best == plain or seconds[best] <= MARGIN * seconds[0]:
+    if 0 not in seconds or seconds[best] <= MARGIN * seconds[0]:
         return best
-    return 0
+    return plain if plain is not None and seconds.get(plain, math.inf) < seconds[0] else 0

@@ -70,6 +70,8 @@ class AutoTuner:
         self._costs: list[float] = []
         self._trial: Trial | None = None
         self._baseline: StepTiming | None = None
+        self._expected: float | None = None
+        """Seconds of a step with the last decision, as its trial found them, until there is a baseline."""
         self._tolerance = TOLERANCE
         self._since_look = 0
         self._since_probe = 0
@@ -149,12 +151,13 @@ class AutoTuner:
         if tried:
             self._next_turn(session)
         else:
-            self._settle(session, current)
+            self._settle(session, 0)
 
     def _figures(self, session: Session, mine: StepTiming) -> tuple[StepTiming, Link, list[float]]:
         """The step, the link and the costs of codecs, as all ranks together find them."""
         if not self._costs:
-            measured = [measure(part, self._device.type, QUICK) for part in parts_of(self._methods)]
+            parts = parts_of(self._methods)
+            measured = [measure(part, self._device.type, QUICK, timing.now) for part in parts]
             self._costs = [v for cost in measured for v in (*cost.encode, *cost.decode, cost.bits)]
         where, count = self._where(session), len(mine.ready)
         probed = probe(session.transport, where)
@@ -226,7 +229,7 @@ class AutoTuner:
         if trial.next_round():
             self._next_turn(session)
             return
-        self._settle(session, trial.plans[trial.winner((0,) * len(self._layout))])
+        self._settle(session, trial.winner((0,) * len(self._layout)))
 
     def _use(self, session: Session, plan: Plan) -> Choice:
         choice = choice_of(plan, self._layout, self._methods)
@@ -234,7 +237,8 @@ class AutoTuner:
             session.use(choice)
         return choice
 
-    def _settle(self, session: Session, plan: Plan) -> None:
+    def _settle(self, session: Session, kept: int) -> None:
+        """End the trial and use the arm `kept`."""
         trial, report = self._trial, self._report
         assert trial is not None and report is not None
         bits = report.link.bits
@@ -246,12 +250,12 @@ class AutoTuner:
             for arm, predicted, took, turns in zip(trial.plans, trial.predicted, trial.outcome(), trial.taken)
         )
         before = self._chosen
-        self._chosen = self._use(session, plan)
+        self._chosen = self._use(session, trial.plans[kept])
         changed = self._chosen != before
         self._changes += changed
         self._tolerance = TOLERANCE if changed else wider(self._tolerance)
-        self._report = replace(report, used=arms[0].label, arms=arms, kept=label(plan, self._methods))
-        self._trial, self._baseline = None, None
+        self._report = replace(report, used=arms[0].label, arms=arms, kept=kept)
+        self._trial, self._baseline, self._expected = None, None, arms[kept].measured
         self._restart(SETTLED)
 
     # Watching -----------------------------------------------------------------------------------------
@@ -266,10 +270,11 @@ class AutoTuner:
         rows = gather(session.transport, [*probed, mine.seconds, mine.tail], where)
         step = merged([StepTiming(row[2], row[3], ()) for row in rows])
         why = None
-        if self._baseline is None:
-            self._baseline = step
-        else:
+        if self._baseline is not None:
             why = drift(self._baseline, step, self._tolerance)
+        elif self._expected is not None:  # what changes during a trial makes its comparison worthless
+            why = drift(step._replace(seconds=self._expected), step, self._tolerance)
+        self._baseline = self._baseline or step
         if probing:
             self._since_probe = 0
             link = self._link(session, rows)
@@ -293,8 +298,9 @@ class AutoTuner:
         first = heading(self._chosen, self._steps, self._changes)
         if self._phase == MEASURING and self._report is None:
             left = WARM_UP + SAMPLES - self._count
+            measured = "plain averaging" if self._chosen == self._plain else self._chosen
             return (
-                f"{first}\nIt measures plain averaging for {left} more steps before it tries anything."
+                f"{first}\nIt measures {measured} for {left} more steps before it tries anything."
                 + self._told
             )
         trying = ""
