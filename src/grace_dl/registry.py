@@ -207,5 +207,5 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> ConfigError:
     """The error for an unknown name, with the closest valid one."""
     names = list(known)
     near = difflib.get_close_matches(str(name).lower(), names, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return ConfigError(f"unknown {kind} {name!r}: {hint}Known: {', '.join(names)}.")
+    hint = f": did you mean {near[0]!r}? Known" if near else "; known"
+    return ConfigError(f"unknown {kind} {name!r}{hint}: {', '.join(names)}.")

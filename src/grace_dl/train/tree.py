@@ -148,12 +148,10 @@ class Config:
         """The error for a name that this group does not have."""
         known = self.names() or []
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = f": did you mean {near[0]!r}? Known" if near else "; known"
         target = self.target
         of = f" of {_name(target).rpartition('.')[2]}" if target is not None else ""
-        return ConfigError(
-            f"unknown setting {self._full(name)}{of}: {hint}Known: {', '.join(known) or 'none'}."
-        )
+        return ConfigError(f"unknown setting {self._full(name)}{of}{hint}: {', '.join(known) or 'none'}.")
 
     # Use ----------------------------------------------------------------------------------------------
 
