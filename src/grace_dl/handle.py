@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, SupportsIndex, TypeVar
 
 from torch import Tensor
 
@@ -87,7 +87,7 @@ class Handle:
         their contribution to the average is conserved, momenta are averaged, and step counters continue.
         """
         self._check_idle("load")
-        self.session.load_state_dict(state, self._parameter_names())
+        self.session.load_state_dict(state, self._parameter_sizes())
 
     def _check_idle(self, what: str) -> None:
         if self._busy():
@@ -113,14 +113,20 @@ class Handle:
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {'closed' if self.closed else self.method}>"
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise ConfigError(
+            f"{type(self).__name__} cannot be copied or pickled: a handle belongs to its target and to this process; save its "
+            "state_dict(), and do not keep it as an attribute of what you copy."
+        )
+
     # Overridden by targets ----------------------------------------------------------------------------
 
     def _busy(self) -> bool:
         """Whether a step is in progress."""
         return False
 
-    def _parameter_names(self) -> Collection[str] | None:
-        """The names of all parameters of the target; None if it is not known which will come."""
+    def _parameter_sizes(self) -> Mapping[str, int] | None:
+        """The parameters of the target, with their numbers of elements; None if it is not known which will come."""
         return None
 
     def _switched(self) -> None:

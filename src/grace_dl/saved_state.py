@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
+
+from torch import Tensor
 
 from . import catalog, digest
 from .communicator.base import Communicator, Joined
@@ -140,6 +142,16 @@ def check_rank(state: Saved, rank: int, size: int) -> None:
     raise StateError(
         f"this is the state of rank {saved[0]} of {saved[1]}, but here is rank {rank} of {size}; {remedy}."
     )
+
+
+def check_size(name: str, size: int, residuals: Iterable[Tensor | None]) -> None:
+    """Raise if a parameter's residual is of a parameter with a different number of elements."""
+    for owed in residuals:
+        if owed is not None and owed.numel() != size:
+            raise StateError(
+                f"the saved state is of another model: what {name!r} owes has {owed.numel()} elements, the parameter {size}; load it "
+                "into the model that was saved."
+            )
 
 
 def ordered(states: Sequence[Saved]) -> list[Saved]:

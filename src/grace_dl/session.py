@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -17,7 +17,7 @@ from .algebra.base import Method, Single
 from .algebra.named import Named
 from .communicator.base import Communicator
 from .communicator.state import State
-from .errors import ConfigError
+from .errors import ConfigError, GraceError
 from .memory.base import Memory
 from .pipeline.bucket import Bucket, single
 from .pipeline.driver import Program, StepDriver
@@ -99,9 +99,9 @@ class Session:
             for part in method.parts()
         }
         channels = max(communicator.channels for communicator in opened.values())
-        self.transport.open(
-            channels, json.dumps([communicator.description() for communicator in opened.values()])
-        )
+        # The method itself as well: schedules with the same parts may change at different steps.
+        described = [str(method), *(communicator.description() for communicator in opened.values())]
+        self.transport.open(channels, json.dumps(described))
         for part, communicator in opened.items():
             communicator.connect()
             if part not in self._routing.communicators:
@@ -251,15 +251,16 @@ class Session:
     def load_state_dict(
         self,
         state: Saved | Sequence[Saved],
-        names: Collection[str] | None = None,
+        sizes: Mapping[str, int] | None = None,
         *,
         partial: bool = False,
     ) -> None:
         """Restore this rank's `state_dict`, or convert a list of those of all ranks; if that raises, nothing changes.
 
-        `names` are the parameters that exist here, if that is known. `partial`: states may be missing from the list.
+        `sizes` are the parameters that exist here, if that is known, with their numbers of elements. `partial`: states may be missing
+        from the list.
         """
-        state = self.fitting(state, names, partial=partial)
+        state = self.fitting(state, sizes, partial=partial)
         memories = {
             memory: state["parts"][text][label]
             for text, found in self._by_text().items()
@@ -272,13 +273,17 @@ class Session:
             moved = {str(name) for name in state["moved"]}
             for memory, saved in memories.items():
                 memory.load_state_dict(saved)
+            for name, size in (sizes or {}).items():
+                owed = [memory.residual(name) for memory in memories]
+                saved_state.check_size(name, size, [*owed, carried.get(name)])
             if self.tuner is not None:
                 self.in_use = self.tuner.load_state_dict(state["auto"])
                 self.stats.choice = str(self.in_use)
         except BaseException as error:
             for contents in before:
                 contents.put_back()
-            if isinstance(error, (AttributeError, TypeError, ValueError, KeyError)):
+            known = (AttributeError, TypeError, ValueError, KeyError)
+            if isinstance(error, known) and not isinstance(error, GraceError):
                 raise saved_state.damaged(error) from error
             raise
         self.state.loss_scale = state["loss_scale"]
@@ -290,13 +295,13 @@ class Session:
     def fitting(
         self,
         state: Saved | Sequence[Saved],
-        names: Collection[str] | None = None,
+        sizes: Mapping[str, int] | None = None,
         *,
         partial: bool = False,
     ) -> Saved:
         """The state to load on this rank; raises if `state` does not match. Changes nothing."""
         return saved_state.fitting(
-            state, str(self.method), self._by_text(), self.transport, names, partial=partial
+            state, str(self.method), self._by_text(), self.transport, sizes, partial=partial
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 import warnings
 
 import pytest
@@ -91,6 +92,18 @@ def test_schedulers_and_step_hooks():
     assert optimizer.grace.stats().steps == 1
     assert calls == [1]
     copy.deepcopy(optimizer.state_dict())
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_is_the_plain_optimizer(how):
+    model, optimizer = build("acpsgd", seed=0)
+    train(model, optimizer, range(2), 0)
+    twin, again = how((model, optimizer))
+    assert type(again) is torch.optim.SGD
+    again.step()
+    assert not any(p._post_accumulate_grad_hooks for p in twin.parameters())
+    train(model, optimizer, range(2, 4), 0)
+    assert optimizer.grace.stats().steps == 4
 
 
 def test_buckets_leave_during_backward():

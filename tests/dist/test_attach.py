@@ -241,7 +241,12 @@ def unequal(rank: int, world: int, kind: str) -> str:
     make = {"width": 64 + rank} if kind == "layout" else {"width": 64}
     from ddp_models import MLP
 
-    method = grace.topk(0.05 + 0.01 * rank) if kind == "method" else LOSSY
+    differing = {
+        "method": grace.topk(0.05 + 0.01 * rank),
+        "schedule": grace.schedule((0, grace.none()), (5 + rank, LOSSY)),
+        "rule": grace.by_parameter({f"{rank}.*": grace.int8()}, default=LOSSY),
+    }
+    method = differing.get(kind, LOSSY)
     if kind == "layout":
         # DDP itself checks shapes when it is built, so ranks that disagree are brought together by hand.
         tensor = torch.zeros(make["width"])
@@ -259,7 +264,7 @@ def unequal(rank: int, world: int, kind: str) -> str:
     return "no error"
 
 
-@pytest.mark.parametrize("kind", ["layout", "method"])
+@pytest.mark.parametrize("kind", ["layout", "method", "schedule", "rule"])
 def test_ranks_that_disagree_are_told(launch: Any, kind: str) -> None:
     for message in launch(unequal, 3, kind):
         assert message.startswith("LayoutError") and "disagree" in message

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -311,6 +312,15 @@ def closing(rank: int, world: int, make: type[Target]) -> None:
         assert equal(a, b)
 
 
+def copying(rank: int, world: int, make: type[Target]) -> None:
+    target = make(make.lossy)
+    steps(target, rank, 0, 1)
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(ConfigError, match=r"cannot be copied or pickled: .* state_dict"):
+            copied(target.handle)
+    steps(target, rank, 1, 2)
+
+
 def leaving_a_block(rank: int, world: int, make: type[Target]) -> None:
     target = make(make.other)
     with target.handle as handle:
@@ -440,6 +450,7 @@ CHECKS = [
     Check(loading_the_wrong_state),
     Check(closing),
     Check(leaving_a_block),
+    Check(copying),
     *(
         Check(sharing, (text,))
         for text in ("lossy", "powersgd:2", "by_parameter(layer.*=qsgd; default=dgc:0.1)")

@@ -16,6 +16,14 @@ from grace_dl.names import canonical_names
 from handles.targets import Weights, gradients
 from values import not_none
 
+OTHER_WIDTH = [
+    "topk:0.1,dense_below=0",
+    "dgc:0.1,dense_below=0",
+    "int8:memory=residual",
+    "powersgd:2",
+    "topk:0.1,memory=ef21,dense_below=0",
+]
+
 METHOD = "by_parameter(layer.*=randomk:0.1,memory=residual; default=topk:0.1)"
 
 
@@ -75,3 +83,51 @@ def test_names_that_would_collide_stay() -> None:
     assert canonical_names(["module.w", "w"]) == ["module.w", "w"]
     assert canonical_names(["module.module.w", "module.b"]) == ["w", "b"]
     assert canonical_names(["module"]) == ["module"]
+
+
+class Wide(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)  # type: ignore[no-any-return]
+
+
+def attached_wide(width: int, method: str, through_ddp: bool) -> tuple[nn.Module, grace.Handle, Any]:
+    model = Wide(width)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if through_ddp:
+        network = DDP(model)
+        return network, grace.attach(network, method), optimizer
+    return model, grace.attach(optimizer, method, named_parameters=model.named_parameters()), optimizer
+
+
+def of_another_width(rank: int, world: int, method: str, carried: bool, through_ddp: bool = True) -> None:
+    wide, first, optimizer = attached_wide(96, method, through_ddp)
+    for _ in range(2):
+        wide(torch.randn(4, 64)).square().sum().backward()
+        optimizer.step()
+    if carried:
+        first.switch("none")
+    narrow, second, other = attached_wide(48, str(first.method), through_ddp)
+    before = second.state_dict()
+    with pytest.raises(
+        StateError, match=r"another model: .*'layer.weight' .* 6144 elements, the parameter 3072"
+    ):
+        second.load_state_dict(first.state_dict())
+    assert second.state_dict()["digest"] == before["digest"]
+    narrow(torch.randn(4, 64)).square().sum().backward()
+    other.step()
+
+
+@pytest.mark.parametrize("carried", [False, True], ids=["held", "carried"])
+@pytest.mark.parametrize("method", OTHER_WIDTH)
+def test_the_state_of_a_model_of_another_width_is_refused_before_it_is_used(
+    method: str, carried: bool
+) -> None:
+    of_another_width(0, 1, method, carried, through_ddp=False)
+
+
+def test_the_state_of_another_width_leaves_a_ddp_model_usable(launch: Any) -> None:
+    launch(of_another_width, 2, "topk:0.1,dense_below=0", False)

@@ -104,6 +104,31 @@ def test_parameters_added_later(launch: Any, text: str, named: bool) -> None:
     launch(added, 2, text, named)
 
 
+def removed(rank: int, world: int, text: str) -> None:
+    """The layer that backward reaches first leaves the optimizer, and later the optimizer itself is replaced."""
+    model = network()
+    groups = [{"params": list(layer.parameters())} for layer in (model.a, model.b, model.c)]
+    model, optimizer, first = attached(text, model, groups)
+    step(model, optimizer, rank, 0)
+    del optimizer.param_groups[2]
+    for number in range(1, 4):
+        model.c.zero_grad()
+        step(model, optimizer, rank, number)
+        assert replicas_agree(model)
+        assert first.stats().steps == number + 1
+    del optimizer
+    model, optimizer, second = attached(text, model)
+    for number in range(4, 7):
+        step(model, optimizer, rank, number)
+        assert replicas_agree(model)
+    assert (first.stats().steps, second.stats().steps) == (4, 3)
+
+
+@every_method
+def test_parameters_that_leave_the_optimizer(launch: Any, text: str) -> None:
+    launch(removed, 2, text)
+
+
 def in_turn(rank: int, world: int, text: str) -> None:
     """Layouts that come back: ranks must compare them at the same steps, or one waits for the other for ever."""
     garbage = [object() for _ in range(rank * 1000)]  # addresses differ between ranks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 import grace_dl as grace
 from contract.cases import bits_equal
 from grace_dl.digest import digest, sealed
-from grace_dl.errors import StateError
+from grace_dl.errors import ConfigError, StateError
 from grace_dl.integrations.momentum_adam import Step
 from methods.momentum_training import (
     MAKERS,
@@ -51,6 +52,12 @@ def resuming(rank: int, world: int, which: str) -> Tensor:
     with pytest.raises(StateError, match="rank"):
         again.load_state_dict({**state, "grace": {**state["grace"], "rank": rank + 1}})
     return flat(model)
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, pickle.dumps])
+def test_a_copy_would_not_exchange_and_is_refused(how):
+    with pytest.raises(ConfigError, match="cannot be copied or pickled"):
+        how(onebit(network()))
 
 
 @pytest.mark.parametrize("which, world", [("onebit", 3), ("zeroone", 2), ("zeroone", 3)])

@@ -8,7 +8,7 @@ from `backward()`.
 
 # DDP inspects a hook's annotations and does not accept strings, so the hook has none.
 import weakref
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -56,8 +56,9 @@ class DDPHandle(Handle):
         self._model = weakref.ref(model)
         self._scaler = scaler
         named = list(model.module.named_parameters())
-        self._all_names = canonical_names([name for name, _ in named])
-        self._names = {p: name for name, (_, p) in zip(self._all_names, named) if p.requires_grad}
+        names = canonical_names([name for name, _ in named])
+        self._names = {p: name for name, (_, p) in zip(names, named) if p.requires_grad}
+        self._sizes = {name: p.numel() for name, (_, p) in zip(names, named)}
         for parameter, name in self._names.items():
             check(parameter, name)  # of complex parameters DDP's buckets show one half only
         self._driver: StepDriver | None = None
@@ -76,8 +77,8 @@ class DDPHandle(Handle):
     def _busy(self) -> bool:
         return self._driver is not None
 
-    def _parameter_names(self) -> Collection[str]:
-        return self._all_names
+    def _parameter_sizes(self) -> Mapping[str, int]:
+        return self._sizes
 
     def _track_use(self) -> None:
         used: set[Tensor] = set()

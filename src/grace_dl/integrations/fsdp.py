@@ -9,7 +9,7 @@ step is thus atomic over all modules, as under DDP, and communication overlaps w
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,7 +124,7 @@ class FSDPHandle(Handle):
         if self.replicas is None:
             super().load_state_dict(state)
             return
-        own = self.session.fitting(state, self._parameter_names())
+        own = self.session.fitting(state, self._parameter_sizes())
         if "replicas" not in own:
             raise StateError(
                 "the saved state has no part for replicas; it is of a model sharded over a mesh of one dimension."
@@ -137,8 +137,9 @@ class FSDPHandle(Handle):
             self.replicas.load_state_dict(before)
             raise
 
-    def _parameter_names(self) -> Collection[str]:
-        return [parameter.name for group in self._groups for parameter in group.all_parameters]
+    def _parameter_sizes(self) -> Mapping[str, int]:
+        found = [parameter for group in self._groups for parameter in group.all_parameters]
+        return {parameter.name: parameter.padded * self.session.transport.size for parameter in found}
 
     def _busy(self) -> bool:
         return self._driver is not None

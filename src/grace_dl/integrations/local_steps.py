@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -323,8 +323,8 @@ class LocalSteps(Handle):
     def _check_idle(self, what: str) -> None:
         self._receive()
 
-    def _parameter_names(self) -> Collection[str]:
-        return self._parameters
+    def _parameter_sizes(self) -> Mapping[str, int]:
+        return {name: shard(parameter).numel() for name, parameter in self._parameters.items()}
 
     def _release(self) -> None:
         if self._exchange is not None and self._exchange.driver is not None:
@@ -373,7 +373,7 @@ class LocalSteps(Handle):
         self._check_idle("load")
         with restored_on_error(self._outer):
             local_state.load_outer(self._outer, found[0]["outer"])
-            self.session.load_state_dict(state, self._parameters, partial=True)
+            self.session.load_state_dict(state, self._parameter_sizes(), partial=True)
         # Nothing from here on can fail.
         self._own.put_back({str(local.get("parameters")) for local in found})
         self._steps, self._anchor, self._buffers.anchor = copies.steps, copies.anchor, copies.buffers

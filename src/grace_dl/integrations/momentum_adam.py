@@ -11,10 +11,10 @@ what Adam's steps are: with one magnitude for all elements of a tensor, those of
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NoReturn, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from ..algebra.base import Method
 from ..algebra.named import build
 from ..algebra.text import CarriesMethod, as_method
 from ..communicator.transaction import finite
-from ..errors import StateError
+from ..errors import ConfigError, StateError
 from ..handle import Handle
 from ..pipeline.bucket import Segment, check
 from ..saved_state import listed
@@ -95,9 +95,9 @@ class MomentumHandle(Handle):
         check_scaled(chosen)
         super().switch(chosen)
 
-    def _parameter_names(self) -> Collection[str] | None:
+    def _parameter_sizes(self) -> Mapping[str, int] | None:
         optimizer = self._optimizer()
-        return None if optimizer is None else [name for name, _, _ in optimizer._named()]
+        return None if optimizer is None else {name: p.numel() for name, p, _ in optimizer._named()}
 
     def _release(self) -> None:
         self.gradients.forget_buckets()
@@ -304,10 +304,15 @@ class MomentumAdam(torch.optim.Optimizer):
         self._check_shapes(states[0])
         saved = [state["grace"] for state in states] if several else states[0]["grace"]
         # The error for another model or rank is clearer here.
-        self.grace.session.fitting(saved, self.grace._parameter_names())
+        self.grace.session.fitting(saved, self.grace._parameter_sizes())
         with restored_on_error(self):
             super().load_state_dict({key: value for key, value in states[0].items() if key != "grace"})
             self.grace.load_state_dict(saved)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise ConfigError(
+            f"{type(self).__name__} cannot be copied or pickled: its exchange belongs to this process; save its state_dict()."
+        )
 
     def _check_shapes(self, state: Mapping[str, Any]) -> None:
         """Raise if saved moments are of parameters with other shapes, which torch would load."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 import weakref
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -75,8 +75,8 @@ class OptimizerHandle(Handle):
                 found.append((self._given.setdefault(parameter, f"group{place}.{i}"), parameter))
         return found
 
-    def _parameter_names(self) -> Collection[str]:
-        return [name for name, _ in self._named()]
+    def _parameter_sizes(self) -> Mapping[str, int]:
+        return {name: parameter.numel() for name, parameter in self._named()}
 
     def synchronize(self) -> None:
         """Exchange the remaining gradients of this step; a no-op after an ordinary `backward()`."""

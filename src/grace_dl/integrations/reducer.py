@@ -143,7 +143,9 @@ class Reducer:
             return
         if self._pass is None:
             self._begin_pass()
-        place = self._place[parameter]
+        place = self._place.get(parameter)
+        if place is None:  # it left the optimizer, or the optimizer is gone
+            return
         if place < self._launched:
             raise GraceError(
                 f"backward reached {self._names[parameter]!r} twice in one pass, after it was sent; use "

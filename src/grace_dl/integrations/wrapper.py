@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 
@@ -45,6 +45,11 @@ class Distributed(torch.optim.Optimizer):
     grace: OptimizerHandle | None
     _grace_skip: bool
     _grace_saves: bool
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        """A copied or pickled optimizer is a plain one, as a copy of an attached model is a plain model."""
+        plain = type(self).__bases__[1]
+        return plain.__new__, (plain,), self.__getstate__()
 
     def synchronize(self) -> None:
         """Exchange the remaining gradients, for clipping before `step`."""
@@ -99,7 +104,7 @@ class Distributed(torch.optim.Optimizer):
             return
         saved = _fitting(self.grace, state_dict["grace"])
         # A step in progress is given up only for a state that fits.
-        self.grace.session.fitting(saved, self.grace._parameter_names())
+        self.grace.session.fitting(saved, self.grace._parameter_sizes())
         self.grace.reducer.give_up()
         with restored_on_error(self):
             super().load_state_dict(own)
