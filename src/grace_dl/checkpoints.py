@@ -17,7 +17,7 @@ import torch
 
 from . import saved_state
 from .digest import digest
-from .errors import LayoutError, StateError
+from .errors import ConfigError, LayoutError, StateError
 from .handle import Handle
 from .output_files import replacing
 from .transport import Transport
@@ -36,7 +36,7 @@ def save(handle: Handle, folder: str | os.PathLike[str]) -> None:
     >>> grace.save(handle, folder)
     >>> grace.load(handle, folder)
     """
-    transport, top = handle.session.transport, Path(folder)
+    transport, top = _handle(handle).session.transport, _folder(folder)
     failure: Exception | None = None
     try:
         top.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def load(handle: Handle, folder: str | os.PathLike[str]) -> None:
     State of a different number of ranks is converted. The handle keeps its method: residuals of another one are added to the next
     gradient.
     """
-    transport, top = handle.session.transport, Path(folder)
+    transport, top = _handle(handle).session.transport, _folder(folder)
 
     def found() -> dict[str, Any]:
         keys = _wanted((path.stem for path in top.glob(_FILES)), transport, str(top))
@@ -93,7 +93,7 @@ class Stateful:
     """See `stateful`. Each rank saves under a key of its own, and as bytes: a new handle has no tensors to load into."""
 
     def __init__(self, handle: Handle, checkpoint: Any = None) -> None:
-        self._handle, self._checkpoint = handle, checkpoint
+        self._handle, self._checkpoint = _handle(handle), checkpoint
 
     def state_dict(self) -> dict[str, Any]:
         transport = self._handle.session.transport
@@ -112,6 +112,20 @@ class Stateful:
         source = self._checkpoint
         reader = FileSystemReader(source) if isinstance(source, (str, os.PathLike)) else source
         return list(reader.read_metadata().state_dict_metadata)
+
+
+def _handle(value: Any) -> Handle:
+    if not isinstance(value, Handle):
+        raise ConfigError(
+            f"a checkpoint is of a handle, not of {type(value).__name__}; pass what grace.attach returned."
+        )
+    return value
+
+
+def _folder(value: Any) -> Path:
+    if not isinstance(value, (str, os.PathLike)) or not str(value).strip():
+        raise ConfigError(f"{value!r} is not a folder for a checkpoint; name one, such as 'checkpoint'.")
+    return Path(value)
 
 
 def restore(handle: Handle, state: Any) -> None:

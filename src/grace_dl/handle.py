@@ -148,4 +148,9 @@ class ManualHandle(Handle):
 
     def step(self, tensor: Tensor, name: str) -> Tensor:
         """Exchange one tensor with all ranks; returns the result, of the same shape and dtype."""
+        if not isinstance(tensor, Tensor) or not isinstance(name, str):
+            raise ConfigError(
+                f"step() takes a tensor and its name, not {type(tensor).__name__} and {type(name).__name__}; the name identifies "
+                "the tensor's state."
+            )
         return self.session.step(tensor, name)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from .errors import ConfigError, GraceError
 
@@ -16,6 +18,15 @@ def check_writable(path: Path, option: str) -> None:
     """Raise an error if a file cannot be created at `path`; leaves nothing behind."""
     if path.is_dir():
         raise ConfigError(f"{option} {path} is a folder; name a file in it.")
+    folder = Path()
+    for part in path.absolute().parts:  # below a folder that is missing, the system does not look at the name
+        try:
+            os.lstat(folder / part)
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                raise ConfigError(
+                    f"{option} {part[:40]}… cannot be written: the name is too long; give a shorter one."
+                ) from error
     place = path
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent
@@ -33,6 +44,20 @@ def check_writable(path: Path, option: str) -> None:
         ) from error
     os.close(handle)
     os.unlink(name)
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text; raises `ValueError` also for half a surrogate pair, which no file or terminal can hold.
+
+    >>> parse_json('["a"]')
+    ['a']
+    """
+    value = json.loads(text)
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{error.object[error.start]!r} is half a character") from error
+    return value
 
 
 def write_text(path: Path, text: str) -> None:
@@ -76,6 +101,7 @@ def explain(error: OSError) -> str:
         errno.ENOSPC: "free some space, or write elsewhere",
         errno.EDQUOT: "free some space, or write elsewhere",
         errno.ENOENT: "check the name",
+        errno.ENAMETOOLONG: "give a shorter name",
         errno.EMFILE: "raise the limit of open files (ulimit -n)",
     }
     place = f" ({error.filename})" if error.filename else ""

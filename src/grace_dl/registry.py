@@ -97,7 +97,7 @@ def register(
     `dense_below`: parameters with fewer elements are sent uncompressed. `warn`: memories that are allowed but diverge.
     `schedule`: a function of settings that returns stages, for a method that changes during training.
     """
-    if not name.isidentifier():
+    if not isinstance(name, str) or not name.isidentifier():
         raise ConfigError(
             f"{name!r} cannot name a method: use letters, digits and underscores, as in 'my_method'."
         )

@@ -74,7 +74,6 @@ def test_local_steps_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["--methods", "topk:rank=4"], "rank"),
         (["--methods", "ddp-fp16"], "baseline"),
         (["--rate", "fast"], "100mbit"),
-        (["--task", "cifarr"], "no config file"),
     ],
 )
 def test_bad_requests_are_refused(

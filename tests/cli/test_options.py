@@ -146,6 +146,19 @@ WRONG = [
     ("bench link --workers 300 --rate 1gbit", "300 hosts joined by links are too many; at most 254"),
     ("bench step --workers 1000000 --quick", "1000000 workers need at least"),
     ("train --configs configs/synthetic.py --workers 1000000", "1000000 workers need at least"),
+    ("bench step --workers 2 --workers 3", "--workers is given twice; give it once, with all its values"),
+    ("bench link --methods int8 --quick --methods=topk", "--methods is given twice"),
+    ("train --configs configs/synthetic.py -np 2 --workers 3", "--workers is given twice; give it once; see"),
+    ("demo --data mnist --task digits", "--task is given twice"),
+    ("bench kernels --out " + 300 * "a" + ".json", "too long"),
+    ("bench kernels --out new/" + 300 * "a" + ".json", "too long"),
+    ("bench accuracy --seeds 99999999999999999999", "'99999999999999999999' must be at most"),
+    ("train --configs configs/synthetic.py --configs.seed 99999999999999999999", "configs.seed=9999"),
+    (r"""train --configs configs/synthetic.py --configs.train.save_path '"a\0b"'""", "null character"),
+    ("methods topk:0.1,memory=[]", "memory=[] must be the name of a memory"),
+    ("methods '" + 300 * "schedule(0=" + "none" + 300 * ")" + "'", "nests brackets more than 20 deep"),
+    ("report half.json", "half a character"),
+    ("plan --profile half.json", "half a character"),
     ("bench link --through dpd", "'ddp'"),
     ("bench link --length 10 --model cnn", "--length 10"),
     ("bench step --image-size 5 --model resnet18", "--image-size 5"),
@@ -245,6 +258,7 @@ def test_wrong_input_is_one_line(
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text('{"configs": {"se')  # cut off
     (tmp_path / "run" / "log.jsonl").write_text("")
+    (tmp_path / "half.json").write_text('{"schema": 2, "model": "\\ud800"}')  # half of a surrogate pair
     (tmp_path / "broken.py").write_text("nonsense here")
     (tmp_path / "latin.py").write_bytes("x = 1\n# é".encode("latin-1"))
     (tmp_path / "null.py").write_bytes(b"x = 1\n\0")

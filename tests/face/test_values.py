@@ -9,6 +9,7 @@ import warnings
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -348,11 +349,65 @@ def test_texts_that_make_no_method(text: str, message: str) -> None:
         (lambda: grace.manual(catalog.info("topk").cls(0.1)), r"wrap it, as in grace\.custom"),
         (lambda: grace.manual(0.01), r"such as grace\.topk\(0\.01\)"),
         (lambda: grace.manual(None), r"such as grace\.topk\(0\.01\)"),
+        (lambda: grace.topk(memory=[]), r"memory=\[\] must be the name of a memory"),
+        (lambda: grace.topk(communicator={}), r"communicator=\{\} must be the name"),
+        (lambda: grace.register(None), "None cannot name a method"),
+        (lambda: grace.parse(300 * "schedule(0=" + "none" + 300 * ")"), "more than 20 deep"),
+        (lambda: grace.parse("topk:" + 5000 * "-" + "1"), "ratio="),
     ],
 )
 def test_calls_that_make_no_method(make: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_a_text_in_quotes_may_have_brackets(odd: Any) -> None:
+    assert grace.parse(str(odd(50 * "("))) == odd(50 * "(")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda m, o: grace.attach(o, "topk", named_parameters=5), "named_parameters must be pairs"),
+        (
+            lambda m, o: grace.attach(o, "topk", backward_passes="x"),
+            "backward_passes='x' must be a whole number",
+        ),
+        (
+            lambda m, o: grace.attach(o, "topk", backward_passes=1.5),
+            "backward_passes=1.5 must be a whole number",
+        ),
+        (lambda m, o: grace.attach(o, "topk", scaler=5), "scaler=5 is no gradient scaler"),
+        (lambda m, o: grace.LocalSteps(None, o, "int4"), "not NoneType and SGD"),
+        (lambda m, o: grace.LocalSteps(m, m.parameters(), "int4"), "not Linear and generator"),
+        (lambda m, o: grace.simulated("x"), "size='x' must be a whole number"),
+        (lambda m, o: grace.simulated(1.5), "size=1.5 must be a whole number"),
+        (lambda m, o: grace.simulated(10**30), "from 1 to"),
+        (lambda m, o: grace.manual("topk").step(None, "w"), "not NoneType and str"),
+        (lambda m, o: grace.manual("topk").step(m.weight, []), "not Parameter and list"),
+        (lambda m, o: grace.save(m, "checkpoint"), "of a handle, not of Linear"),
+        (lambda m, o: grace.load(5, "checkpoint"), "of a handle, not of int"),
+        (lambda m, o: grace.stateful(5), "of a handle, not of int"),
+        (lambda m, o: grace.load(grace.manual("topk"), None), "None is not a folder"),
+        (lambda m, o: grace.save(grace.manual("topk"), ""), "'' is not a folder"),
+    ],
+)
+def test_wrong_objects_are_rejected_before_anything_is_attached(make: Any, message: str) -> None:
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ConfigError, match=message):
+        make(model, optimizer)
+    grace.attach(
+        optimizer, "topk", named_parameters=model.named_parameters()
+    ).close()  # nothing is left behind
+
+
+def test_a_launcher_without_a_process_group_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise every rank trains alone, and nothing says so."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.warns(UserWarning, match=r"2 ranks .*init_process_group first"):
+        grace.manual("topk")
 
 
 def test_a_warning_points_at_the_call() -> None:

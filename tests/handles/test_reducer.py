@@ -117,7 +117,7 @@ def test_a_step_before_all_passes(launch: Any) -> None:
 
 @pytest.mark.parametrize("passes", [0, -1])
 def test_impossible_numbers_of_passes(passes: int) -> None:
-    with pytest.raises(ConfigError, match="backward passes"):
+    with pytest.raises(ConfigError, match=f"backward_passes={passes}"):
         attached("none", backward_passes=passes)
 
 

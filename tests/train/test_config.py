@@ -350,3 +350,10 @@ def test_groups_show_and_build_themselves() -> None:
         Config(DGCSGD)([torch.nn.Parameter(torch.zeros(1))])
     with pytest.raises(ConfigError, match="not set yet"):
         _ = Config(DGCSGD).lr
+
+
+def test_a_folder_that_no_system_can_make_is_rejected() -> None:
+    wrong: list[dict[str, Any]] = [{"folder": "a\0b"}, {"suffix": "a\0b"}]
+    for settings in wrong:
+        with pytest.raises(ConfigError, match="null character"):
+            TrainConfig.from_files(["configs/synthetic.py"], **settings)

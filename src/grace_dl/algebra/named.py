@@ -146,6 +146,11 @@ def build(name: str, *arguments: Any, **settings: Any) -> Named:
     True
     """
     info = catalog.info(name)
+    for label in ("memory", "communicator"):
+        if not isinstance(settings.get(label), (str, type(None))):
+            raise ConfigError(
+                f"{name}: {label}={settings[label]!r} must be the name of a {label}; see `grace methods {name}`."
+            )
     memory = settings.get("memory")
     known = _parameters(info, memory)
     if len(arguments) > len(info.parameters):

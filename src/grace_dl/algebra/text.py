@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Any, Protocol
 
 from ..errors import ConfigError
@@ -25,6 +26,9 @@ from .local_rule import PUBLISHED, SETTINGS, LocalRule
 from .named import build
 
 _OPEN, _CLOSE = "([", ")]"
+_DEEPEST = 20
+"""Brackets within brackets: a text is read and written by recursion."""
+_QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
 _SETTING = re.compile(r"(\w+)\s*=\s*(.*)", re.DOTALL)
 
 
@@ -39,6 +43,13 @@ def parse(text: str) -> Method:
     if not isinstance(text, str) or not text.strip():
         raise ConfigError(f"{text!r} is no text of a method; write one as topk:0.01 or powersgd:rank=4.")
     text = text.strip()
+    if (
+        max(accumulate((letter in _OPEN) - (letter in _CLOSE) for letter in _QUOTED.sub("-", text)))
+        > _DEEPEST
+    ):
+        raise ConfigError(
+            f"{text[:40]!r}… nests brackets more than {_DEEPEST} deep; write a method with fewer levels."
+        )
     name, bracket, rest = text.partition("(")
     if text == "auto":
         return auto()
@@ -270,5 +281,5 @@ def _split(text: str, separators: str) -> list[str]:
 def _value(text: str) -> Any:
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text

@@ -21,7 +21,7 @@ from typing import Any
 from .. import __version__, kernels
 from ..errors import ConfigError, GraceError
 from ..formatting import size
-from ..output_files import check_writable, write_text
+from ..output_files import check_writable, parse_json, write_text
 from ..workers import memory_bytes
 from .selection import BASELINES, DDP, FSDP, LOCAL
 
@@ -118,7 +118,7 @@ class Results:
 def load(path: Path) -> dict[str, Any]:
     """A result file, checked."""
     try:
-        content = json.loads(path.read_text())
+        content = parse_json(path.read_text())
     except (ValueError, RecursionError) as error:
         raise GraceError(f"{path} is not a result file of a benchmark: it is not JSON ({error}).") from error
     if not isinstance(content, dict) or "schema" not in content:

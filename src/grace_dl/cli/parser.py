@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -44,6 +45,26 @@ class Parser(argparse.ArgumentParser):
             option.startswith(name) for action in self._actions for option in action.option_strings
         ):
             self.error(self.unknown("option", words[0]))
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if args is not None:
+            self._reject_duplicates(args)
+        return super().parse_known_args(args, namespace)
+
+    def _reject_duplicates(self, words: Sequence[str]) -> None:
+        """An option that takes values may be given once: of two, argparse would silently drop the first."""
+        options = {name: action for action in self._actions for name in action.option_strings}
+        given: set[str] = set()
+        for word in itertools.takewhile(lambda word: word != "--", words):
+            action = options.get(word.split("=")[0])
+            if action is None or action.nargs == 0:
+                continue
+            if action.dest in given:
+                several = isinstance(action.nargs, str) and not getattr(action, "single", False)
+                self.error(
+                    f"{word.split('=')[0]} is given twice; give it once{', with all its values' if several else ''}"
+                )
+            given.add(action.dest)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         parsed, rest = self.parse_known_args(args, namespace)

@@ -51,6 +51,10 @@ def attach(
     1
     """
     chosen = as_method(method)
+    if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
+        raise ConfigError(
+            f"scaler={scaler!r} is no gradient scaler; pass the torch.amp.GradScaler in use, or None."
+        )
     compiled = getattr(target, "_orig_mod", None)  # the original of a model that `torch.compile` returned
     model: Any = target if compiled is None else compiled
     if isinstance(model, torch.nn.Module) and (named_parameters is not None or backward_passes != 1):

@@ -94,6 +94,11 @@ class LocalSteps(Handle):
         anchor_device: torch.device | str | None = None,
         group: Any = None,
     ) -> None:
+        if not isinstance(model, nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
+            raise ConfigError(
+                f"LocalSteps takes a model and its optimizer, not {type(model).__name__} and {type(optimizer).__name__}; write "
+                "LocalSteps(model, optimizer, method)."
+            )
         chosen = as_method(method)
         check_rounds(every, fragments, delay, merge)
         self.every, self.delay, self.merge = every, delay, float(merge)

@@ -138,7 +138,7 @@ def _names(
     groups = [group["params"] for group in optimizer.param_groups]
     if named_parameters is None:
         return {p: f"allreduce.noname.{i}.{j}" for i, group in enumerate(groups) for j, p in enumerate(group)}
-    pairs = list(named_parameters)
+    pairs = list(named_parameters) if isinstance(named_parameters, Iterable) else [named_parameters]
     if any(not isinstance(pair, tuple) for pair in pairs):
         raise ConfigError("named_parameters must be pairs (name, parameter); pass model.named_parameters().")
     kept = canonical_names([name for name, _ in pairs])

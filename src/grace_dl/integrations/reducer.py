@@ -20,6 +20,7 @@ from ..errors import ConfigError, GraceError
 from ..pipeline.bucket import Bucket, Segment, check, fill
 from ..pipeline.driver import StepDriver
 from ..session import Session
+from ..settings import whole
 from .backward import FAILED, BackwardPass
 
 BUCKET_BYTES = 25 * 2**20
@@ -42,8 +43,9 @@ class Options:
     """Exchange sparse gradients as dense ones, and convert the results back to sparse."""
 
     def __post_init__(self) -> None:
-        if self.passes < 1:
-            raise ConfigError(f"{self.passes} backward passes per step make no sense: give 1 or more.")
+        whole(
+            "backward_passes", self.passes, "passes whose gradients are added before each exchange", least=1
+        )
 
 
 class Reducer:

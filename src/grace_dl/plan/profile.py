@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from ..errors import ConfigError
+from ..output_files import parse_json
 from ..pipeline.bucket import fill
 from ..settings import number
 
@@ -157,7 +158,7 @@ class Profile:
     def load(cls, path: Path) -> Profile:
         """Read a file written by `save`."""
         try:
-            content = json.loads(path.read_text())
+            content = parse_json(path.read_text())
         except OSError as error:
             raise ConfigError(
                 f"the profile {path} cannot be read ({error.strerror}); write one with grace.profile(model)."

@@ -76,6 +76,11 @@ class TrainConfig:
         overrides.apply(settings, self.overrides)
         settings.resolve()
         check(settings)
+        if "\0" in (settings.train.save_path or "") + self.suffix:
+            raise ConfigError(
+                f"configs.train.save_path={settings.train.save_path!r} and suffix {self.suffix!r} name the run's folder, "
+                "which cannot contain a null character; leave it out."
+            )
         settings.freeze()
         object.__setattr__(self, "settings", settings)
 

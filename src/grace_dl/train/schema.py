@@ -11,6 +11,10 @@ from .tree import Config, Field
 _DEVICE = re.compile(r"\s*(auto|cpu|gpu|cuda|\d+(\s*,\s*\d+)*)\s*", re.IGNORECASE)
 
 
+LARGEST_SEED = 2**63 - 1
+"""PyTorch's generators take 64 bits, and every rank adds its number."""
+
+
 def _number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
@@ -142,7 +146,9 @@ class Settings(Config):
 
     _root = "configs"
 
-    seed: int = whole(42, least=0)
+    seed: int = _field(
+        42, f"a whole number from 0 to {LARGEST_SEED}", lambda v: _whole(v) and 0 <= v <= LARGEST_SEED
+    )
     device: str = _field(
         "auto",
         "auto, cpu, gpu, or numbers of GPUs such as 0,1",

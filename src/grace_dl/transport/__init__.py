@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import warnings
 
 from .base import Handle, Transport
 
@@ -24,4 +26,11 @@ def detect() -> Transport:
             return horovod_transport()
     from .local import LocalTransport
 
+    ranks = os.environ.get("WORLD_SIZE", "1")
+    if "RANK" in os.environ and ranks != "1":
+        warnings.warn(
+            f"a launcher has started {ranks} ranks (WORLD_SIZE), but torch.distributed is not initialized, so this rank exchanges "
+            "nothing with the others; call torch.distributed.init_process_group first.",
+            stacklevel=3,
+        )
     return LocalTransport()

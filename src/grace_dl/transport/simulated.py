@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..errors import ConfigError, LayoutError, PeerError
+from ..errors import LayoutError, PeerError
+from ..settings import whole
 from .base import Groups, Handle, Transport
 
 R = TypeVar("R")
@@ -36,12 +37,14 @@ class _Meeting:
         self.error: Exception | None = None
 
 
+_MOST_RANKS = 100_000
+
+
 class World:
     """The ranks of a simulation; iterate over it for their transports."""
 
     def __init__(self, size: int, timeout: float = 60.0, ranks_per_node: int | None = None) -> None:
-        if size < 1:
-            raise ConfigError(f"a world of {size} ranks cannot be simulated: at least 1 is needed.")
+        whole("size", size, "ranks of the simulated world, each a thread", least=1, most=_MOST_RANKS)
         self.size = size
         self.ranks_per_node = ranks_per_node
         self.timeout = timeout

@@ -7,6 +7,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ....train import overrides
+from ....train.schema import LARGEST_SEED
 from ...options import add_methods, add_rates, add_task, add_workers, note_defaults
 from ...parser import Listed, path, positive, whole
 
@@ -35,7 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "or 'local(int4; every=30)'; exactly these if ddp is among them",
     )
     parser.add_argument(
-        "--seeds", action=Listed, item=whole(0), metavar="N", help="seeds of the runs (default 1,2,3)"
+        "--seeds",
+        action=Listed,
+        item=whole(0, LARGEST_SEED),
+        metavar="N",
+        help="seeds of the runs (default 1,2,3)",
     )
     parser.add_argument(
         "--epochs", type=whole(), metavar="N", help="epochs of a run (default: those of the config file)"
