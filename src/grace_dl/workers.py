@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import faulthandler
 import multiprocessing
@@ -10,12 +11,13 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, NoReturn
 
 from .errors import ConfigError, GraceError, LayoutError, PeerError
 from .formatting import size
@@ -61,7 +63,7 @@ def run_workers(
             ours, theirs = context.Pipe(duplex=False)
             process: BaseProcess = context.Process(
                 target=_worker,
-                args=(theirs, meeting, rank, world, silence, place, function, arguments),
+                args=(theirs, os.getpid(), meeting, rank, world, silence, place, function, arguments),
                 daemon=True,
             )
             process.start()
@@ -169,8 +171,16 @@ def _stacks(processes: list[BaseProcess]) -> str:
     return "their stacks are above"
 
 
+def _end_with(parent: int) -> None:
+    """End this process when its parent has gone, which cannot terminate it if it was killed itself."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
 def _worker(
     end: Connection,
+    parent: int,
     meeting: int | str,
     rank: int,
     world: int,
@@ -182,6 +192,7 @@ def _worker(
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and terminates the workers
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     if place is None:
         choose_loopback()
     else:
@@ -205,12 +216,16 @@ def _worker(
         dist.barrier()
         dist.destroy_process_group()
     except GraceError as error:
-        end.send(("refused", _plain(error)))
-        os._exit(1)
+        _send_last(end, ("refused", _plain(error)))
     except Exception:
-        end.send(("failed", traceback.format_exc()))
-        os._exit(1)
+        _send_last(end, ("failed", traceback.format_exc()))
     end.send(("done", result))
+
+
+def _send_last(end: Connection, message: tuple[str, Any]) -> NoReturn:
+    with contextlib.suppress(BrokenPipeError):  # the parent was killed
+        end.send(message)
+    os._exit(1)
 
 
 def _plain(error: GraceError) -> GraceError:
