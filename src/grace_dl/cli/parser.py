@@ -52,18 +52,24 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def _reject_duplicates(self, words: Sequence[str]) -> None:
-        """An option that takes values may be given once: of two, argparse would silently drop the first."""
-        options = {name: action for action in self._actions for name in action.option_strings}
+        """An option that takes a list may be given once: of two lists, argparse would silently drop the first.
+
+        Of an option with one value the last counts, as in other commands, so that scripts can set defaults.
+        """
+        options = {
+            name: action
+            for action in self._actions
+            if isinstance(action.nargs, str) and not getattr(action, "single", False)
+            for name in action.option_strings
+        }
         given: set[str] = set()
         for word in itertools.takewhile(lambda word: word != "--", words):
-            action = options.get(word.split("=")[0])
-            if action is None or action.nargs == 0:
+            name = word.split("=")[0]
+            action = options.get(name)
+            if action is None:
                 continue
             if action.dest in given:
-                several = isinstance(action.nargs, str) and not getattr(action, "single", False)
-                self.error(
-                    f"{word.split('=')[0]} is given twice; give it once{', with all its values' if several else ''}"
-                )
+                self.error(f"{name} is given twice; give it once, with all its values")
             given.add(action.dest)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
