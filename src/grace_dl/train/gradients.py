@@ -64,8 +64,13 @@ class GradientSync(Synchronization):
             check_pair(optimizer, method)
         if dist.is_initialized() and train.engine == "ddp":
             # Running statistics are local to each rank, and are averaged for an evaluation. DDP that looks for unused
-            # parameters keeps its buckets; otherwise a process that resumes has others than the one that was killed.
-            options: dict[str, Any] = {_BUFFERS: False, "find_unused_parameters": True}
+            # parameters keeps its buckets; otherwise a process that resumes has others than the one that was killed. Gradients
+            # that are views of the buckets save a copy, and pages of memory that every step would touch for the first time.
+            options: dict[str, Any] = {
+                _BUFFERS: False,
+                "find_unused_parameters": True,
+                "gradient_as_bucket_view": True,
+            }
             self.model = DistributedDataParallel(model, **options)
             if method is not None:
                 self._handle = attach(self.model, method)
