@@ -168,6 +168,7 @@ class Study:
 
     def make(self) -> None:
         """Make every missing run."""
+        training.quiet_workers()
         todo = self.missing()
         with Progress(
             TextColumn("{task.description}"),

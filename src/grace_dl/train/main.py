@@ -67,6 +67,11 @@ def run_local_worker(rank: int, size: int, emit: Emit, config: TrainConfig) -> T
     return Trainer(config, world=world, report=emit if rank == 0 else None).run()
 
 
+def quiet_workers() -> None:
+    """Keep local workers from printing that DDP found no unused parameters; `GradientSync` makes it look for another reason."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
 def run_local_workers(config: TrainConfig, workers: int) -> TrainResult:
     """Start local workers, show their progress, and return the result of the first."""
     from .progress import ProgressDisplay
@@ -75,8 +80,7 @@ def run_local_workers(config: TrainConfig, workers: int) -> TrainResult:
         raise ConfigError(f"-np {workers} must be 1 or more.")
     if (launcher := find().launcher) != "none":
         raise ConfigError(f"-np {workers} under {launcher}: ranks are started already; leave -np out.")
-    # Otherwise every worker prints that DDP found no unused parameters; `GradientSync` makes it look for other reasons.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    quiet_workers()
     with ProgressDisplay() as display:
 
         def on_event(rank: int, event: Event) -> None:
