@@ -134,3 +134,15 @@ def test_readme_has_exactly_two_commands_to_start() -> None:
     assert [line.split()[0] for line in commands] == ["./demo.sh", "./test.sh"]
     for name in ("demo.sh", "test.sh", ".ci/run"):
         assert os.access(ROOT / name, os.X_OK)
+
+
+def test_tables_show_their_result_files() -> None:
+    """Tables of figures on the page of benchmarks are written from the published files, so they cannot be out of date."""
+    checked = subprocess.run(
+        [sys.executable, "benchmarks/tables.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stderr
