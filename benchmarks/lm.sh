@@ -6,10 +6,12 @@
 #
 #   bash benchmarks/lm.sh               two hosts, three seeds; writes benchmarks/accuracy-lm.json
 #   WORKERS=4 SEEDS=1 bash benchmarks/lm.sh
+#   SEEDS=2,3 METHODS="ddp topk:0.01" bash benchmarks/lm.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 grace=${GRACE:-.venv/bin/grace}
 seeds=${SEEDS:-1,2,3} workers=${WORKERS:-2}
+methods=${METHODS:-ddp bf16 int8 int4 topk:0.01 powersgd:4 acpsgd:4 efsignsgd diloco sparseloco}
 if [ "$workers" = 2 ]; then out=benchmarks/accuracy-lm.json; else out=benchmarks/accuracy-lm-$workers.json; fi
 
 study() { # methods and options
@@ -20,9 +22,10 @@ study() { # methods and options
 }
 
 for seed in ${seeds//,/ }; do
-  study ddp bf16 int8 int4 topk:0.01 powersgd:4 acpsgd:4 efsignsgd diloco sparseloco \
-    --seeds "$seed" --rate unlimited,1gbit,100mbit --timed-epochs 0.05
+  # shellcheck disable=SC2086 # a list
+  study $methods --seeds "$seed" --rate unlimited,1gbit,100mbit --timed-epochs 0.05
 done
+[ -z "${METHODS:-}" ] || exit 0
 for seed in ${seeds//,/ }; do
   study ddp auto --seeds "$seed" --rate unlimited,1gbit,100mbit
 done
