@@ -56,12 +56,12 @@ def test_runs_of_training_are_imported(tmp_path: Path, capsys: pytest.CaptureFix
     options = [word for k, v in SMALL.items() for word in (f"--configs.{k}", v)]
     for name, more in (
         ("plain", []),
-        ("local", ["--configs", "configs/synthetic.py", "configs/local/sparseloco.py"]),
+        ("local", ["configs/local/sparseloco.py"]),
         ("topk", ["--configs.train.compression", "topk:ratio=0.1"]),
         ("short", ["--configs.train.num_steps", "1"]),
     ):
         path = ["--configs.train.save_path", str(tmp_path / name), "--configs.train.num_epochs", "1"]
-        assert main(["train", "--configs", "configs/synthetic.py", *options, *path, *more]) == 0
+        assert main(["train", "--configs", "configs/synthetic.py", *more, *options, *path]) == 0
     # As if it had been interrupted.
     record = json.loads((tmp_path / "short/config.json").read_text())
     (tmp_path / "short/config.json").write_text(json.dumps({**record, "steps": 12}))
