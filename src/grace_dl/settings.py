@@ -55,6 +55,15 @@ def whole(label: str, value: Any, why: str, *, least: int | None = None, most: i
     return int(value)
 
 
+def passes(value: Any, label: str = "backward_passes_per_step") -> int:
+    """Return `value` if it is a number of backward passes per exchange.
+
+    >>> passes(2)
+    2
+    """
+    return whole(label, value, "passes whose gradients are added before each exchange", least=1)
+
+
 def flag(label: str, value: Any) -> bool:
     """Return `value` if it is True or False."""
     if not isinstance(value, bool):

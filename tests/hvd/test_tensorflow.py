@@ -134,7 +134,7 @@ def test_tape(ranks):
     "what, word",
     [
         ("adasum", "Adasum"), ("compression", "two compressions"), ("predivide", "Leave it out"), ("groups", "Leave"),
-        ("device", "device_dense"), ("passes", "1 or more"), ("tape", "Adasum"), ("no method", "grace.topk(0.01)"),
+        ("device", "device_dense"), ("passes", "of at least 1"), ("tape", "Adasum"), ("no method", "grace.topk(0.01)"),
         ("late option", "sparse_as_dense"), ("stateless tape", "grace_dl.tensorflow.handle"),
         ("version 1", "DistributedGradientTape"), ("jit keras", "XLA"), ("jit tf_keras", "XLA"),
         ("mixed", "LossScaleOptimizer"),

@@ -103,7 +103,7 @@ def test_options_do_what_they_do_without_us(ranks, option):
     "what, word",
     [
         ("adasum", "Adasum"), ("min", "Average"), ("compression", "two compressions"), ("predivide", "leave it out"),
-        ("groups", "leave"), ("passes", "1 or more"), ("no method", "grace.topk(0.01)"),
+        ("groups", "leave"), ("passes", "of at least 1"), ("no method", "grace.topk(0.01)"),
         ("missing names", "named_parameters"),
     ],
 )  # fmt: skip

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..algebra.text import as_method
 from ..errors import ConfigError
-from ..settings import whole
+from ..settings import passes
 from ..transport.horovod import HorovodTransport
 from .optimizer import OptimizerHandle
 from .wrapper import distributed
@@ -37,7 +37,7 @@ def distributed_optimizer(
     """The optimizer that `hvd.DistributedOptimizer(..., grace=grace)` returns; with Horovod's arguments."""
     method = as_method(grace)
     _check(compression, op, gradient_predivide_factor, num_groups, groups)
-    whole("backward_passes_per_step", backward_passes_per_step, "passes between two exchanges", least=1)
+    passes(backward_passes_per_step)
     process_set = hvd.global_process_set if process_set is None else process_set
     handle = None
     if process_set.included():

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import settings
 from ..errors import ConfigError, GraceError
 from ..pipeline.bucket import Bucket, Segment, check, fill
 from ..pipeline.driver import StepDriver
 from ..session import Session
-from ..settings import whole
 from .backward import FAILED, BackwardPass
 
 BUCKET_BYTES = 25 * 2**20
@@ -43,9 +43,7 @@ class Options:
     """Exchange sparse gradients as dense ones, and convert the results back to sparse."""
 
     def __post_init__(self) -> None:
-        whole(
-            "backward_passes", self.passes, "passes whose gradients are added before each exchange", least=1
-        )
+        settings.passes(self.passes, "backward_passes")
 
 
 class Reducer:

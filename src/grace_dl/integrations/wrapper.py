@@ -9,8 +9,7 @@ from typing import Any, SupportsIndex
 
 import torch
 
-from .. import saved_state
-from ..errors import ConfigError
+from .. import saved_state, settings
 from .checkpoint import without_residuals
 from .optimizer import OptimizerHandle
 from .optimizer_state import restored_on_error
@@ -84,8 +83,7 @@ class Distributed(torch.optim.Optimizer):
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Set the number of backward passes per exchange."""
-        if passes < 1:
-            raise ConfigError(f"backward_passes_per_step={passes} must be 1 or more.")
+        settings.passes(passes)
         if self.grace is not None:
             self.grace.reducer.options.passes = passes
 

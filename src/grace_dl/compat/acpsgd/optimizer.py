@@ -16,6 +16,7 @@ from ...errors import ConfigError
 from ...integrations.optimizer import OptimizerHandle
 from ...integrations.wrapper import distributed
 from ...registry import unknown
+from ...settings import passes
 from ...transport import detect
 from ...transport.local import LocalTransport
 from . import world
@@ -61,8 +62,7 @@ def DistributedOptimizer(
         raise ConfigError(
             f"threshold={threshold!r} must be a number of megabytes; {THRESHOLD} is usual, 0 fuses nothing."
         )
-    if backward_passes_per_step < 1:
-        raise ConfigError(f"backward_passes_per_step={backward_passes_per_step} must be 1 or more.")
+    passes(backward_passes_per_step)
     if not world.is_initialized():
         world.init()
     if method != "ssgd":

@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import horovod.tensorflow as hvd
 
+from ... import settings
 from ...algebra.text import as_method
 from ...errors import ConfigError
 from .handle import TensorHandle
@@ -69,9 +70,7 @@ def handle_for(grace: Any, given: dict[str, Any]) -> TensorHandle:
             "elastic TensorFlow jobs cannot be combined with grace: the exchange has connections of its own, which "
             "Horovod's TensorFlow half does not renew. Elastic PyTorch jobs can."
         )
-    passes = options["backward_passes_per_step"]
-    if passes < 1:
-        raise ConfigError(f"backward_passes_per_step={passes} must be 1 or more.")
+    passes = settings.passes(options["backward_passes_per_step"])
     process_set = options["process_set"]
     return TensorHandle(
         method,
